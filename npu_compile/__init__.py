@@ -1,0 +1,1 @@
+"""A torch.compile backend for Ascend fused attention."""
