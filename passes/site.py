@@ -34,6 +34,19 @@ class MaskTerm:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """A tensor a site reads: ``node`` seen through ``views`` (view operators with their other arguments).
+
+    ``read_at`` is where the program reads the value. The fused call reads it later, which is the
+    same only while nothing writes to it in between.
+    """
+
+    node: fx.Node
+    read_at: fx.Node
+    views: tuple[tuple[Any, tuple[Any, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
 class ScoreShape:
     """Sizes of the scores (B, N, Q, K): batch, query heads, query length, key length."""
 
@@ -49,15 +62,15 @@ class AttentionSite:
 
     ``query`` is (B, N, Q, D), ``key`` (B, N_kv, K, D), ``value`` (B, N_kv, K, D_v): K and V
     with their own head count, from before any ``repeat_kv``. Query head n reads K/V head
-    n // (N // N_kv). ``output`` is the (B, N, Q, D_v) node that the fused call replaces.
-    ``heads_folded`` says that the nodes are (B*N, S, D) instead, with N = 1 in ``scores``.
+    n // (N // N_kv). ``output`` is the node that the fused call replaces: (B, N, Q, D_v), or
+    another shape of as many elements in that order, to which the result is viewed.
     """
 
     form: Literal["sdpa", "softmax", "mla", "flex", "paged"]
     output: fx.Node
-    query: fx.Node
-    key: fx.Node
-    value: fx.Node
+    query: Operand
+    key: Operand
+    value: Operand
     scores: ScoreShape
     num_key_value_heads: int
     head_dim: int

@@ -1,0 +1,149 @@
+"""normalise: dynamo's graph → ATen, with attention whole and cache writes in place.
+
+The dynamo graph is traced again with ``make_fx(pre_dispatch=True)`` under dynamo's own fake
+mode. Below the pre-dispatch key nothing is decomposed or functionalised, so
+``scaled_dot_product_attention``, ``linear``, ``matmul`` and ``softmax`` stay whole and
+``index_copy_`` still writes into the cache it was given; functionalising would copy each
+static cache once per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+class NormaliseError(RuntimeError):
+    """The graph can't be traced again; the message says at which operation."""
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """``module`` takes what the dynamo graph takes, in the same order, and returns the same.
+
+    ``autocast`` says that the trace ran under autocast: its casts are explicit in the graph
+    now, and the module must run with autocast off.
+    """
+
+    module: fx.GraphModule
+    autocast: bool
+
+
+def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Normalised:
+    """Trace ``module`` to ATen. Node values are in ``node.meta["val"]``.
+
+    Raises:
+        NormaliseError: an operation in the graph can't be traced under fake tensors.
+    """
+    mode = _fake_mode(example_inputs)
+    attributes = _tensor_attributes(module)
+    fakes = [_fake(mode, value) for value in example_inputs]
+    fakes += [mode.from_tensor(tensor, static_shapes=True) for tensor in attributes.values()]
+    interpreter = _Retrace(module, list(attributes))
+    try:
+        with mode, fx_traceback.preserve_node_meta():
+            traced = make_fx(interpreter.run_flat, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
+    except Exception as error:
+        raise NormaliseError(f"{interpreter.where}: {type(error).__name__}: {error}") from error
+    _restore_attributes(traced, attributes)
+    _drop_dead_aliases(traced.graph)
+    traced.recompile()
+    return Normalised(traced, autocast=_under_autocast(module))
+
+
+class _Retrace(fx.Interpreter):
+    """Runs the dynamo graph with its tensor attributes given as trailing inputs."""
+
+    def __init__(self, module: fx.GraphModule, attributes: list[str]) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self._attribute_names = attributes
+        self._attribute_values: dict[str, Any] = {}
+        self.where = "the graph's inputs"
+
+    def run_flat(self, *args: Any) -> Any:
+        count = len(args) - len(self._attribute_names)
+        self._attribute_values = dict(zip(self._attribute_names, args[count:], strict=True))
+        return self.run(*args[:count])
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.where = f"{n.op} {n.target}"
+        if n.op == "get_attr" and n.target in self._attribute_values:
+            return self._attribute_values[str(n.target)]
+        return super().run_node(n)
+
+
+def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _fake_mode(example_inputs: Sequence[Any]) -> FakeTensorMode:
+    context = torch._guards.TracingContext.try_get()
+    if context is not None and context.fake_mode is not None:
+        return context.fake_mode
+    for value in example_inputs:
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _fake(mode: FakeTensorMode, value: Any) -> Any:
+    """``value`` under ``mode``, with the symbolic sizes that dynamo gave it."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+        return value
+    context = torch._guards.TracingContext.try_get()
+    symbolic = context.tensor_to_context.get(value) if context is not None else None
+    if symbolic is None:
+        return mode.from_tensor(value, static_shapes=True)
+    source = getattr(symbolic, "tensor_source", None)
+    return mode.from_tensor(value, static_shapes=False, symbolic_context=symbolic, source=source)
+
+
+def _tensor_attributes(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for node in module.graph.nodes:
+        if node.op != "get_attr" or node.target in found:
+            continue
+        value: Any = module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.Tensor):
+            found[str(node.target)] = value
+    return found
+
+
+def _restore_attributes(traced: fx.GraphModule, attributes: dict[str, torch.Tensor]) -> None:
+    """Turn the trailing inputs that stood for tensor attributes back into attributes."""
+    if not attributes:
+        return
+    for node, (name, tensor) in zip(_placeholders(traced)[-len(attributes) :], attributes.items(), strict=True):
+        flat = "attribute_" + name.replace(".", "_")
+        traced.register_buffer(flat, tensor, persistent=False)
+        with traced.graph.inserting_before(node):
+            attribute = traced.graph.get_attr(flat)
+        attribute.meta = dict(node.meta)
+        node.replace_all_uses_with(attribute)
+        traced.graph.erase_node(node)
+
+
+def _drop_dead_aliases(graph: fx.Graph) -> None:
+    """``aten.alias`` only renames a value; readers may use the value itself."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is torch.ops.aten.alias.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _under_autocast(module: fx.GraphModule) -> bool:
+    if torch._C._is_any_autocast_enabled():
+        return True
+    return any(
+        node.op == "call_function" and getattr(node.target, "__name__", "") == "_enter_autocast"
+        for node in module.graph.nodes
+    )
