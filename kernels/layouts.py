@@ -70,7 +70,7 @@ def value_head_dim(shape: tuple[Size, ...], layout: Layout, num_key_value_heads:
 
     Paged caches are BnBsH, BnNBsD or NZ (blocks, heads, D / d0, block_size, d0), whatever the query is.
     """
-    if layout.query == "BSH" and not paged or len(shape) == 3 and paged:
+    if len(shape) == 3 and (paged or layout.query == "BSH"):
         return shape[2] // num_key_value_heads
     return shape[2] * shape[4] if len(shape) == 5 else shape[-1]
 

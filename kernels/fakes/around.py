@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ def _fusion_attention(
     )
 
 
-FAKES = {
+FAKES: dict[str, Callable[..., Any]] = {
     "npu_attention_update": _attention_update,
     "npu_ring_attention_update": _ring_attention_update,
     "npu_interleave_rope": _same,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def _updated_in_place(input: Tensor, indices: Tensor, updates: Tensor) -> Tensor
     return input
 
 
-FAKES = {
+FAKES: dict[str, Callable[..., Any]] = {
     "npu_scatter_pa_kv_cache": _nothing,
     "npu_scatter_pa_kv_cache_functional": _new_caches,
     "npu_gather_pa_kv_cache": _nothing,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -124,7 +125,7 @@ def _max_workspace(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tenso
     return query.new_empty([0], dtype=torch.uint8)
 
 
-FAKES = {
+FAKES: dict[str, Callable[..., Any]] = {
     "npu_fused_infer_attention_score": _v1_call,
     "npu_fused_infer_attention_score.out": _out,
     "_npu_fused_infer_attention_score_get_max_workspace": _max_workspace,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,4 +60,7 @@ def _functional(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
     return *_prolog(*args, **kwargs), torch.empty_like(kv_cache), torch.empty_like(kr_cache)
 
 
-FAKES = {"npu_mla_prolog_v3": _prolog, "npu_mla_prolog_v3_functional": _functional}
+FAKES: dict[str, Callable[..., Any]] = {
+    "npu_mla_prolog_v3": _prolog,
+    "npu_mla_prolog_v3_functional": _functional,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ def _kv_quant_sparse_flash_attention(
     return query.new_empty([*query.shape[:-1], query.shape[-1] - rope_head_dim])
 
 
-FAKES = {
+FAKES: dict[str, Callable[..., Any]] = {
     "npu_lightning_indexer": _lightning_indexer,
     "npu_quant_lightning_indexer": _quant_lightning_indexer,
     "npu_sparse_flash_attention": _sparse_flash_attention,
