@@ -1,0 +1,107 @@
+"""The requests of one attention call, and where each lies in the (B, N, S, D) views of its tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from npu_compile.kernels.cpu.lengths import Lengths, cumulative, per_request
+
+Range = tuple[int, int]
+"""First token and the one after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens ``start`` to ``stop`` of the batch entries ``first`` to ``last`` (exclusive) of a (B, N, S, D) view."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """(last - first, N, stop - start, D), a view."""
+        if self.first == 0 and self.start == 0 and self.covers(tensor):
+            return tensor
+        return tensor[self.first : self.last, :, self.start : self.stop]
+
+    def covers(self, tensor: Tensor) -> bool:
+        """Whether nothing of ``tensor`` is outside the span."""
+        return self.last - self.first == tensor.shape[0] and self.stop - self.start == tensor.shape[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Requests ``first`` to ``last`` (exclusive) of the call, which have equal lengths: computed in one go.
+
+    Paged keys have no place in a view: there ``key`` counts the request's own tokens, from 0.
+    """
+
+    first: int
+    last: int
+    query: Span
+    key: Span
+
+    @property
+    def index(self) -> slice:
+        return slice(self.first, self.last)
+
+    @property
+    def q_len(self) -> int:
+        return self.query.stop - self.query.start
+
+    @property
+    def kv_len(self) -> int:
+        return self.key.stop - self.key.start
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The length arguments of one side, queries or keys, under the name that messages use.
+
+    ``packed``: lengths are cumulative and the tokens of all requests share one axis. ``padding``: that many tokens
+    at the end of each entry belong to nobody and the valid ones lie right before them (left padding; negative
+    counts as 0, and it has no effect without lengths).
+    """
+
+    name: str
+    lengths: Lengths | None
+    packed: bool = False
+    padding: int | None = None
+
+    def ranges(self, batch: int, capacity: int) -> list[Range]:
+        """Where each request's tokens are on the token axis, which is ``capacity`` long."""
+        if self.packed:
+            return cumulative(self.name, self.lengths, capacity)
+        lengths = per_request(self.name, self.lengths, batch, capacity)
+        if self.padding is None or self.lengths is None:
+            return [(0, length) for length in lengths]
+        stop = capacity - max(self.padding, 0)
+        if lengths and stop - max(lengths) < 0:
+            raise ValueError(
+                f"{self.name}: {max(lengths)} tokens and {self.padding} of padding exceed {capacity}"
+            )
+        return [(stop - length, stop) for length in lengths]
+
+
+def plan(
+    queries: list[Range], keys: list[Range], packed_queries: bool, packed_keys: bool, paged: bool
+) -> list[Request]:
+    """The requests to compute: all of them at once where lengths are equal and neither side is packed or paged."""
+    if len(queries) != len(keys):
+        raise ValueError(f"the query lengths tell of {len(queries)} requests, the key lengths of {len(keys)}")
+    batch = len(queries)
+    uniform = not (packed_queries or packed_keys or paged) and batch > 0
+    if uniform and queries.count(queries[0]) == batch and keys.count(keys[0]) == batch:
+        return [Request(0, batch, Span(0, batch, *queries[0]), Span(0, batch, *keys[0]))]
+    return [
+        Request(
+            i,
+            i + 1,
+            Span(0, 1, *query) if packed_queries else Span(i, i + 1, *query),
+            Span(0, 1, *key) if packed_keys else Span(i, i + 1, *key),
+        )
+        for i, (query, key) in enumerate(zip(queries, keys, strict=True))
+    ]
