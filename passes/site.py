@@ -16,6 +16,10 @@ Dim = Any
 """A size: an ``int``, or a ``torch.SymInt`` where the graph is dynamic."""
 
 
+Views = tuple[tuple[Any, tuple[Any, ...]], ...]
+"""View operators with their other arguments, in the order in which they are applied."""
+
+
 @dataclass(frozen=True)
 class MaskTerm:
     """One thing done to the scores before the softmax, in program order.
@@ -43,7 +47,7 @@ class Operand:
 
     node: fx.Node
     read_at: fx.Node
-    views: tuple[tuple[Any, tuple[Any, ...]], ...] = ()
+    views: Views = ()
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,13 @@ class AttentionSite:
 
     ``query`` is (B, N, Q, D), ``key`` (B, N_kv, K, D), ``value`` (B, N_kv, K, D_v): K and V
     with their own head count, from before any ``repeat_kv``. Query head n reads K/V head
-    n // (N // N_kv). ``output`` is the node that the fused call replaces: (B, N, Q, D_v), or
-    another shape of as many elements in that order, to which the result is viewed.
+    n // (N // N_kv). ``output`` is the node that the fused call replaces: the (B, N, Q, D_v)
+    result seen through ``output_views``.
     """
 
     form: Literal["sdpa", "softmax", "mla", "flex", "paged"]
     output: fx.Node
+    output_views: Views
     query: Operand
     key: Operand
     value: Operand

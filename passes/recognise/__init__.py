@@ -1,0 +1,42 @@
+"""recognise: find every attention computation of a normalised graph; change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from npu_compile.passes.recognise.assemble import Declined, Surroundings, assemble
+from npu_compile.passes.recognise.sdpa import is_sdpa, match_sdpa
+from npu_compile.passes.recognise.softmax import is_softmax, match_softmax
+from npu_compile.passes.recognise.where_from import module_path, source
+from npu_compile.passes.site import AttentionSite, Refusal
+
+_MATCHERS = (("sdpa", is_sdpa, match_sdpa), ("softmax", is_softmax, match_softmax))
+
+
+@dataclass(frozen=True)
+class Recognition:
+    sites: tuple[AttentionSite, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def recognise(graph: fx.Graph) -> Recognition:
+    """The attention sites of ``graph`` in program order, and what looked like one but can't be fused."""
+    around = Surroundings(graph)
+    sites: list[AttentionSite] = []
+    refusals: list[Refusal] = []
+    for node in graph.nodes:
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        for form, is_anchor, match in _MATCHERS:
+            if not is_anchor(node):
+                continue
+            try:
+                parts = match(node)
+                if parts is not None:
+                    sites.append(assemble(parts, around))
+            except Declined as declined:
+                refusals.append(Refusal(node, str(declined), form, module_path(node), source(node)))
+    return Recognition(tuple(sites), tuple(refusals))

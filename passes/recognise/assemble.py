@@ -1,0 +1,130 @@
+"""From the parts that a matcher found to a complete, checked attention site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from npu_compile.passes.recognise.cache_kind import cache_kind, input_storages
+from npu_compile.passes.recognise.kv_heads import fold_repeated_heads
+from npu_compile.passes.recognise.where_from import module_path, source
+from npu_compile.passes.site import AttentionSite, MaskTerm, Operand, ScoreShape, Views
+from npu_compile.passes.values import Writes, aten, same, value, viewed
+
+
+class Declined(Exception):
+    """Attention that is left as it is; the message is the reason, for a user to act on."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a matcher read off the graph; operands are four-dimensional (see :func:`batched`)."""
+
+    form: Literal["sdpa", "softmax", "mla", "flex", "paged"]
+    output: fx.Node
+    output_views: Views
+    query: Operand
+    key: Operand
+    value: Operand
+    scale: float
+    masks: tuple[MaskTerm, ...]
+    softmax_dtype: torch.dtype
+    sink: fx.Node | None = None
+
+
+class Surroundings:
+    """Facts about a whole graph that every site of it is checked against."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.writes = Writes(graph)
+        self.inputs = input_storages(graph)
+
+
+def batched(read: Operand) -> Operand:
+    """An operand of two or three dimensions as (B, N, S, D): leading dimensions are heads of batch 1."""
+    rank = len(operand_shape(read))
+    if not 2 <= rank <= 4:
+        raise Declined(f"queries, keys and values of {rank} dimensions are not supported")
+    for _ in range(4 - rank):
+        read = viewed(read, aten.unsqueeze.default, 0)
+    return read
+
+
+def unbatched(rank: int) -> Views:
+    """The views from the (1, N, Q, D_v) result of :func:`batched` operands back to ``rank`` dimensions."""
+    return ((aten.squeeze.dim, (0,)),) * (4 - rank)
+
+
+def operand_shape(read: Operand) -> tuple[Any, ...]:
+    """The shape of an operand with its views, without adding them to the graph."""
+    fake = value(read.node)
+    for target, arguments in read.views:
+        fake = target(fake, *arguments)
+    return tuple(fake.shape)
+
+
+def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
+    """Check the parts against each other and the graph.
+
+    Raises:
+        Declined: shapes or dtypes that a fused operator can't take, or a value that is
+            overwritten between where the program reads it and where the fused call would.
+    """
+    query = parts.query
+    key, value_ = fold_repeated_heads(parts.key), fold_repeated_heads(parts.value)
+    if not same(operand_shape(key)[1], operand_shape(value_)[1]):
+        key, value_ = parts.key, parts.value
+    batch, heads, q_len, head_dim = operand_shape(query)
+    k_batch, kv_heads, k_len, key_dim = operand_shape(key)
+    v_batch, _, v_len, value_dim = operand_shape(value_)
+    for name, size in (("query heads", heads), ("key heads", kv_heads), ("head dim", head_dim), ("value dim", value_dim)):
+        if not isinstance(size, int):
+            raise Declined(f"the number of {name} is symbolic")
+    if not same(k_len, v_len) or not same(head_dim, key_dim) or kv_heads == 0 or heads % kv_heads:
+        raise Declined(
+            f"shapes do not fit: query {operand_shape(query)}, key {operand_shape(key)}, value {operand_shape(value_)}"
+        )
+    if not same(batch, k_batch) or not same(batch, v_batch):
+        query, key, value_, batch = _broadcast_batch(query, key, value_)
+    dtypes = [value(read.node).dtype for read in (query, key, value_)]
+    if len(set(dtypes)) != 1:
+        raise Declined("query, key and value have different dtypes: " + ", ".join(str(d) for d in dtypes))
+    if not dtypes[0].is_floating_point:
+        raise Declined(f"{dtypes[0]} attention has no fused operator")
+    for name, read in (("query", query), ("key", key), ("value", value_)):
+        if (write := around.writes.between(read, parts.output)) is not None:
+            raise Declined(f"the {name} is overwritten ({write.name}) before the attention output is computed")
+    return AttentionSite(
+        form=parts.form,
+        output=parts.output,
+        output_views=parts.output_views,
+        query=query,
+        key=key,
+        value=value_,
+        scores=ScoreShape(batch, heads, q_len, k_len),
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        value_head_dim=value_dim,
+        scale=parts.scale,
+        masks=parts.masks,
+        softmax_dtype=parts.softmax_dtype,
+        sink=parts.sink,
+        cache=cache_kind(key, around.writes, around.inputs),
+        module_path=module_path(parts.output),
+        source=source(parts.output),
+    )
+
+
+def _broadcast_batch(query: Operand, key: Operand, value_: Operand) -> tuple[Operand, Operand, Operand, Any]:
+    sizes = [operand_shape(read)[0] for read in (query, key, value_)]
+    wide = [size for size in sizes if not same(size, 1)]
+    if any(not same(size, wide[0]) for size in wide):
+        raise Declined(f"batch sizes do not broadcast: {sizes}")
+    expanded = [
+        read if same(size, wide[0]) else viewed(read, aten.expand.default, [wide[0], -1, -1, -1])
+        for read, size in zip((query, key, value_), sizes, strict=True)
+    ]
+    return expanded[0], expanded[1], expanded[2], wide[0]

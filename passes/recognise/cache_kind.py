@@ -1,0 +1,25 @@
+"""Where K and V live: computed afresh, grown by concatenation, or written into a fixed cache."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import fx
+
+from npu_compile.passes.site import Operand
+from npu_compile.passes.values import Writes, aten, is_call, is_tensor, storage
+
+CacheKind = Literal["none", "static", "dynamic"]
+
+
+def cache_kind(key: Operand, writes: Writes, inputs: dict[int, fx.Node]) -> CacheKind:
+    """``static``: the storage is a graph input that the graph writes to. ``dynamic``: an input plus new tokens."""
+    if storage(key.node) in inputs and (writes.to(key.node) or key.node.op == "placeholder"):
+        return "static"
+    if is_call(key.node, aten.cat) and any(is_tensor(part) and storage(part) in inputs for part in key.node.args[0]):
+        return "dynamic"
+    return "none"
+
+
+def input_storages(graph: fx.Graph) -> dict[int, fx.Node]:
+    return {storage(node): node for node in graph.nodes if node.op == "placeholder" and is_tensor(node)}

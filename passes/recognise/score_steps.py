@@ -1,0 +1,159 @@
+"""What can happen to scores between q @ k^T and the softmax, one operator at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compile.passes.site import MaskTerm
+from npu_compile.passes.values import argument, aten, is_call, is_tensor, same_shape, same_value_input, shape, value
+
+
+@dataclass(frozen=True)
+class Step:
+    """``node`` is made of ``scores`` by one of: a scale, a mask, a reshape, or something that can't be fused."""
+
+    scores: fx.Node
+    scale: float | fx.Node = 1.0
+    mask: MaskTerm | None = None
+    obstacle: str | None = None
+
+
+def steps_to(node: fx.Node) -> Iterator[Step]:
+    """The ways to read ``node`` as something done to scores; two where either side of a sum may be the scores."""
+    if (source := same_value_input(node)) is not None:
+        yield Step(source)
+    elif is_call(node, aten.to, aten._to_copy, aten.float):
+        if value(node).dtype.is_floating_point and is_tensor(node.args[0]) and value(node.args[0]).dtype.is_floating_point:
+            yield Step(node.args[0])
+    elif is_call(node, aten.view, aten.reshape, aten._unsafe_view, aten.unsqueeze, aten.squeeze):
+        if len(shape(node)) <= 4 and _keeps_matrices(node):
+            yield Step(node.args[0])
+    else:
+        for targets, steps in _RULES:
+            if is_call(node, *targets):
+                yield from steps(node)
+                return
+
+
+def _keeps_matrices(node: fx.Node) -> bool:
+    """Whether a reshape regroups batch and heads only: the (Q, K) plane stays."""
+    before, after = shape(node.args[0]), shape(node)
+    return len(before) >= 2 and len(after) >= 2 and same_shape(before[-2:], after[-2:])
+
+
+def constant(node: Any) -> float | None:
+    """A number known when compiling: a Python number or a tensor filled with one."""
+    if isinstance(node, (int, float)) and not isinstance(node, bool):
+        return float(node)
+    while is_tensor(node) and (source := same_value_input(node)) is not None:
+        node = source
+    if is_call(node, aten.to, aten._to_copy, aten.expand):
+        return constant(node.args[0])
+    if is_call(node, aten.full.default, aten.full_like.default, aten.new_full.default):
+        return constant(node.args[1] if is_call(node, aten.full, aten.full_like) else node.args[2])
+    if is_call(node, aten.scalar_tensor.default):
+        return constant(node.args[0])
+    if is_call(node, aten.zeros, aten.zeros_like, aten.new_zeros):
+        return 0.0
+    if is_call(node, aten.ones, aten.ones_like, aten.new_ones):
+        return 1.0
+    return _attribute(node)
+
+
+def _attribute(node: Any) -> float | None:
+    """The value of a tensor constant of one element that the program made while it was traced."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    held = getattr(node.graph.owning_module, str(node.target), None)
+    if isinstance(held, torch.Tensor) and held.numel() == 1 and held.dtype.is_floating_point:
+        return float(held)
+    return None
+
+
+def _scaled(node: fx.Node) -> Iterator[Step]:
+    divides = is_call(node, aten.div, aten.div_)
+    left, right = node.args[:2]
+    pairs = [(left, right)] if divides else [(left, right), (right, left)]
+    for scores, factor in pairs:
+        if not is_tensor(scores) or (is_call(node, aten.div, aten.div_) and node.kwargs.get("rounding_mode")):
+            continue
+        number = constant(factor)
+        if number is not None and not (divides and number == 0):
+            yield Step(scores, scale=1 / number if divides else number)
+        elif is_tensor(factor) and same_shape(shape(scores), shape(node)):
+            yield _tensor_scaled(scores, factor, divides)
+
+
+def _tensor_scaled(scores: fx.Node, factor: fx.Node, divides: bool) -> Step:
+    per_row = len(shape(factor)) == 0 or shape(factor)[-1] == 1
+    if divides or not per_row:
+        return Step(scores, obstacle="the scores are multiplied or divided by a tensor")
+    return Step(scores, scale=factor)
+
+
+def _added(node: fx.Node) -> Iterator[Step]:
+    left, right = node.args[:2]
+    if argument(node, 2, "alpha", 1) != 1:
+        return
+    for scores, mask in ((left, right), (right, left)):
+        if not is_tensor(scores) or not same_shape(shape(scores), shape(node)):
+            continue
+        if isinstance(mask, (int, float)):
+            yield Step(scores, obstacle=None if mask == 0 else "a number is added to the scores")
+        elif is_tensor(mask):
+            yield Step(scores, mask=MaskTerm("add", mask))
+
+
+def _subtracted(node: fx.Node) -> Iterator[Step]:
+    if is_tensor(node.args[0]):
+        yield Step(node.args[0], obstacle="a tensor is subtracted from the scores")
+
+
+def _filled(node: fx.Node) -> Iterator[Step]:
+    scores, mask, fill = node.args[:3]
+    number = constant(fill)
+    if number is None:
+        yield Step(scores, obstacle="masked scores get a value that is not known when compiling")
+    else:
+        yield Step(scores, mask=MaskTerm("drop", mask, number))
+
+
+def _selected(node: fx.Node) -> Iterator[Step]:
+    condition, kept, other = node.args[:3]
+    for kind, scores, fill in (("keep", kept, other), ("drop", other, kept)):
+        if is_tensor(scores) and same_shape(shape(scores), shape(node)) and (number := constant(fill)) is not None:
+            yield Step(scores, mask=MaskTerm(kind, condition, number))  # type: ignore[arg-type]
+
+
+def _bounded(node: fx.Node) -> Iterator[Step]:
+    """maximum(scores, finfo.min) only undoes the overflow of two masks to -inf."""
+    for scores, bound in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
+        if is_tensor(scores) and (number := constant(bound)) is not None:
+            harmless = number <= torch.finfo(value(node).dtype).min
+            yield Step(scores, obstacle=None if harmless else "the scores are clamped")
+
+
+def _obstructed(reason: str) -> Callable[[fx.Node], Iterator[Step]]:
+    def steps(node: fx.Node) -> Iterator[Step]:
+        if is_tensor(node.args[0]):
+            yield Step(node.args[0], obstacle=reason)
+
+    return steps
+
+
+_RULES: tuple[tuple[tuple[Any, ...], Callable[[fx.Node], Iterator[Step]]], ...] = (
+    ((aten.mul, aten.mul_, aten.div, aten.div_), _scaled),
+    ((aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar), _added),
+    ((aten.sub, aten.sub_), _subtracted),
+    ((aten.masked_fill, aten.masked_fill_), _filled),
+    ((aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf), _selected),
+    ((aten.maximum.default, aten.max.other), _bounded),
+    ((aten.tanh, aten.tanh_), _obstructed("the scores are soft-capped (tanh), which the fused operator does not do")),
+    ((aten.clamp, aten.clamp_min, aten.clamp_max), _obstructed("the scores are clamped")),
+    ((aten.relu, aten.sigmoid, aten.exp, aten.pow), _obstructed("the scores go through a non-linear function")),
+)

@@ -1,0 +1,56 @@
+"""recognise: calls of ``scaled_dot_product_attention`` in every call form."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from npu_compile.passes.recognise.assemble import Declined, Parts, batched, unbatched
+from npu_compile.passes.site import MaskTerm
+from npu_compile.passes.values import argument, aten, is_call, is_tensor, operand, shape, value
+
+
+def is_sdpa(node: fx.Node) -> bool:
+    return is_call(node, aten.scaled_dot_product_attention.default)
+
+
+def match_sdpa(node: fx.Node) -> Parts:
+    """The parts of an SDPA call.
+
+    Raises:
+        Declined: dropout is active, or the scale is not a number known when compiling.
+    """
+    query, key, value_ = node.args[:3]
+    if argument(node, 4, "dropout_p", 0.0) != 0.0:
+        raise Declined("dropout is active: the fused operator has no dropout")
+    scale = node.kwargs.get("scale")
+    if scale is None:
+        scale = _default_scale(query)
+    if not isinstance(scale, (int, float)):
+        raise Declined("the scale is not a number known when compiling")
+    masks: list[MaskTerm] = []
+    if argument(node, 5, "is_causal", False):
+        masks.append(MaskTerm("causal"))
+    mask = argument(node, 3, "attn_mask")
+    if mask is not None:
+        if not is_tensor(mask):
+            raise Declined("the attention mask is not a tensor")
+        masks.append(MaskTerm("keep" if value(mask).dtype == torch.bool else "add", mask))
+    return Parts(
+        form="sdpa",
+        output=node,
+        output_views=unbatched(len(shape(query))),
+        query=batched(operand(query, node)),
+        key=batched(operand(key, node)),
+        value=batched(operand(value_, node)),
+        scale=float(scale),
+        masks=tuple(masks),
+        softmax_dtype=torch.float32 if value(query).dtype.itemsize < 4 else value(query).dtype,
+    )
+
+
+def _default_scale(query: fx.Node) -> float:
+    width = shape(query)[-1]
+    if not isinstance(width, int):
+        raise Declined("the head dimension is symbolic")
+    return float(width**-0.5) if width else 1.0

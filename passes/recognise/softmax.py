@@ -1,0 +1,227 @@
+"""recognise: attention written by hand, softmax(scale * q @ k^T + mask) @ v.
+
+Start at a softmax over the last axis. Above it, follow scales, masks, casts and reshapes up
+to the product of two activations; below it, casts and dead dropout down to the product with
+V. Each step is judged by what it does to the values, and no value on the way may have
+another reader, who would then still need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compile.passes.recognise.assemble import Declined, Parts, batched, operand_shape, unbatched
+from npu_compile.passes.recognise.product import Product, match_product
+from npu_compile.passes.recognise.score_steps import Step, steps_to
+from npu_compile.passes.site import MaskTerm, Operand, Views
+from npu_compile.passes.values import (
+    argument,
+    aten,
+    drops,
+    is_call,
+    only_user,
+    same,
+    same_value_input,
+    seen_through,
+    shape,
+    value,
+    viewed,
+)
+
+_MAX_STEPS = 24
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What goes into the softmax: a product, and what was done to it since, in program order."""
+
+    product: Product
+    scale: float = 1.0
+    tensor_scales: tuple[fx.Node, ...] = ()
+    masks: tuple[MaskTerm, ...] = ()
+    mask_dtype: torch.dtype | None = None
+    wide: tuple[Any, ...] | None = None
+    """The (B, N, Q, K) shape that the scores have had on the way, if any."""
+    obstacle: str | None = None
+
+
+def is_softmax(node: fx.Node) -> bool:
+    softmaxes = (aten.softmax.int, aten._softmax.default, aten._safe_softmax.default, aten.special_softmax.int)
+    return is_call(node, *softmaxes) and argument(node, 1, "dim") in (-1, len(shape(node)) - 1)
+
+
+def match_softmax(node: fx.Node) -> Parts | None:
+    """The parts of the attention around a softmax, or None where the softmax is something else.
+
+    Raises:
+        Declined: a product of activations goes in and out, but it can't be fused.
+    """
+    scores = _scores(node.args[0], node, _MAX_STEPS)
+    if scores is None:
+        return None
+    weighted = _weighted(node)
+    if scores.obstacle is not None:
+        raise Declined(scores.obstacle)
+    heads = scores.wide[:2] if scores.wide is not None else None
+    rank = 4 if heads is not None else len(operand_shape(scores.product.lhs))
+    query, key, values = (
+        _heads_apart(read, heads) for read in (scores.product.lhs, scores.product.rhs, weighted.rhs)
+    )
+    for factor in scores.tensor_scales:
+        query = _multiplied(query, factor)
+    query, key, values = _precision_of_values(query, _last_two_swapped(key), values)
+    return Parts(
+        form="softmax",
+        output=weighted.node,
+        output_views=unbatched(rank) + _flat_again(weighted.node, rank) + weighted.output_views,
+        query=batched(query),
+        key=batched(key),
+        value=batched(values),
+        scale=scores.scale,
+        masks=scores.masks,
+        softmax_dtype=scores.mask_dtype or value(node).dtype,
+    )
+
+
+def _scores(node: Any, reader: fx.Node, steps_left: int) -> Scores | None:
+    """How ``node`` is made of a product of activations; None if it isn't."""
+    if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor) or steps_left == 0:
+        return None
+    product = match_product(node)
+    if product is not None:
+        found: Scores | None = Scores(product, product.scale, wide=shape(node) if len(shape(node)) == 4 else None)
+        if product.added is not None:
+            found = _then(found, Step(node, mask=product.added), node)
+    else:
+        for step in steps_to(node):
+            inner = _scores(step.scores, node, steps_left - 1)
+            if inner is not None:
+                found = _then(inner, step, node)
+                break
+        else:
+            return None
+    if found is not None and only_user(node) is not reader:
+        others = ", ".join(user.name for user in node.users if user is not reader)
+        return replace(found, obstacle=found.obstacle or f"the scores are also used by {others}")
+    return found
+
+
+def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
+    """``done`` followed by one more step, which makes ``node``."""
+    if step.obstacle is not None:
+        return replace(done, obstacle=done.obstacle or step.obstacle)
+    if step.mask is not None:
+        term = step.mask
+        if len(shape(node)) == 3 and done.wide is not None and term.node is not None:
+            if len(shape(term.node)) == 3 and not same(shape(term.node)[0], 1):
+                return replace(done, obstacle="a mask is given per batch and head in one dimension")
+        done = replace(done, masks=(*done.masks, term), mask_dtype=value(node).dtype)
+    elif isinstance(step.scale, fx.Node) or step.scale != 1.0:
+        if done.masks:
+            return replace(done, obstacle="the scores are scaled after a mask was added")
+        if isinstance(step.scale, fx.Node):
+            done = replace(done, tensor_scales=(*done.tensor_scales, step.scale))
+        else:
+            done = replace(done, scale=done.scale * step.scale)
+    if done.wide is None and len(shape(node)) == 4:
+        if any(t.node is not None and len(shape(t.node)) == 3 for t in done.masks):
+            return replace(done, obstacle="a mask is given per batch and head in one dimension")
+        done = replace(done, wide=shape(node))
+    return done
+
+
+def _weighted(node: fx.Node) -> Product:
+    """The product with V that the probabilities ``node`` go into.
+
+    Raises:
+        Declined: they go somewhere else, or also somewhere else.
+    """
+    current = node
+    while True:
+        user = only_user(current)
+        if user is None:
+            raise Declined("the attention probabilities are used more than once (for example, returned)")
+        product = match_product(user)
+        if product is not None and user.args and _reads_as_lhs(product, current):
+            if product.scale != 1.0 or product.added is not None:
+                raise Declined("the product with V is scaled or added to in one call")
+            return product
+        if is_call(user, aten.dropout, aten.dropout_) and drops(user):
+            raise Declined("dropout is active: the fused operator has no dropout")
+        casts = is_call(user, aten.to, aten._to_copy) and value(user).dtype.is_floating_point
+        if not casts and same_value_input(user) is not current and not _regroups(user):
+            raise Declined(f"the attention probabilities are changed by {user.name} before they meet V")
+        current = user
+
+
+def _reads_as_lhs(product: Product, probabilities: fx.Node) -> bool:
+    if is_call(product.node, aten.einsum.default):
+        return product.node.args[1][0] is probabilities
+    return product.node.args[0] is probabilities
+
+
+def _regroups(node: fx.Node) -> bool:
+    """A reshape between (B, N, Q, K) and (B*N, Q, K)."""
+    if not is_call(node, aten.view, aten.reshape, aten._unsafe_view):
+        return False
+    before, after = shape(node.args[0]), shape(node)
+    return len(after) >= 3 and same(before[-1], after[-1]) and same(before[-2], after[-2])
+
+
+def _heads_apart(read: Operand, heads: tuple[Any, ...] | None) -> Operand:
+    """A (B*N, S, D) operand as (B, N, S, D), by undoing the reshape that merged it where there is one."""
+    full = operand_shape(read)
+    if heads is None or len(full) != 3:
+        return read
+    batch, count = heads
+    if not same(full[0], batch * count):
+        return viewed(read, aten.unsqueeze.default, 0)
+    if is_call(read.node, aten.view, aten.reshape, aten._unsafe_view) and not read.views:
+        before = shape(read.node.args[0])
+        if len(before) == 4 and all(map(same, before, (batch, count, *full[1:]))):
+            return seen_through(Operand(read.node.args[0], read.read_at))
+    return viewed(read, aten.reshape.default, [batch, count, *full[1:]])
+
+
+def _flat_again(output: fx.Node, rank: int) -> Views:
+    """The view from a (B, N, Q, D_v) result back to the program's (B*N, Q, D_v)."""
+    own = shape(output)
+    return ((aten.reshape.default, (list(own),)),) if len(own) == 3 and rank == 4 else ()
+
+
+def _last_two_swapped(read: Operand) -> Operand:
+    """K from K^T, by undoing the transpose where there is one."""
+    if not read.views:
+        node = read.node
+        rank = len(shape(node))
+        if is_call(node, aten.transpose.int) and {d % rank for d in node.args[1:3]} == {rank - 2, rank - 1}:
+            return seen_through(Operand(node.args[0], read.read_at))
+        if is_call(node, aten.mT, aten.t, aten.adjoint, aten.matrix_H):
+            return seen_through(Operand(node.args[0], read.read_at))
+        if is_call(node, aten.permute.default) and [d % rank for d in node.args[1]] == [0, 2, 3, 1]:
+            before = seen_through(Operand(node.args[0], read.read_at))
+            return viewed(before, aten.transpose.int, 1, 2)
+    elif read.views[-1] == (aten.transpose.int, (2, 3)):
+        return Operand(read.node, read.read_at, read.views[:-1])
+    return viewed(read, aten.transpose.int, -2, -1)
+
+
+def _multiplied(query: Operand, factor: fx.Node) -> Operand:
+    return viewed(query, aten.mul.Tensor, factor)
+
+
+def _precision_of_values(query: Operand, key: Operand, values: Operand) -> tuple[Operand, Operand, Operand]:
+    """Drop casts of q and k to float32 that only serve the product: the operator accumulates in float32."""
+    wanted = value(values.node).dtype
+
+    def uncast(read: Operand) -> Operand:
+        node = read.node
+        if value(node).dtype == wanted or read.views or not is_call(node, aten.to, aten._to_copy):
+            return read
+        return seen_through(Operand(node.args[0], node)) if value(node.args[0]).dtype == wanted else read
+
+    return uncast(query), uncast(key), values

@@ -1,0 +1,39 @@
+"""Where in the user's program a node comes from, for reports."""
+
+from __future__ import annotations
+
+import re
+
+from torch import fx
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_LIBRARY = ("/torch/nn/", "/torch/_", "/torch/utils/", "/torch/functional.py")
+
+
+def module_path(node: fx.Node) -> str:
+    """The dotted path of the module that computes ``node``, e.g. ``model.layers.0.self_attn``."""
+    stack = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return ""
+    path = str(list(stack.values())[-1][0])
+    path = re.sub(r"\['([^']+)'\]", r".\1", path)
+    path = re.sub(r"^L\.(args\.\d+|self|[A-Za-z_]\w*)\.?", "", path) or "(root)"
+    path = re.sub(r"\[(\d+)\]", r".\1", path)
+    return path.replace("_modules.", "").strip(".")
+
+
+def source(node: fx.Node) -> str:
+    """``file:line`` of the innermost frame that is not torch's own, ``""`` if unknown."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    for file, line in reversed(frames):
+        if not any(part in file for part in _LIBRARY):
+            return f"{short(file)}:{line}"
+    return ""
+
+
+def short(file: str) -> str:
+    """A path from its package on: ``transformers/models/llama/modeling_llama.py``."""
+    for mark in ("/site-packages/", "/dist-packages/"):
+        if mark in file:
+            return file.split(mark, 1)[1]
+    return "/".join(file.split("/")[-2:])
