@@ -1,5 +1,40 @@
-"""A torch.compile backend for Ascend fused attention."""
+"""A torch.compile backend that runs the attention of unmodified models on Ascend's fused operators.
 
-from npu_compile.kernels.graph_ops import ensure_graph_ops
+Nothing needs importing to use it: ``torch.compile(model, backend="ascend_fia")``. What is here
+tells what the backend did: :func:`explain`, :func:`last_report`. Importing this package imports
+nothing else (``npu-compile doctor`` works where ``import torch`` fails).
+"""
 
-ensure_graph_ops()
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import AscendFiaError
+    from .explainer import explain
+    from .options import Options
+    from .report import GraphReport, Report
+    from .report_log import last_report
+
+__all__ = ["AscendFiaError", "GraphReport", "Options", "Report", "explain", "last_report"]
+
+_HOME = {
+    "AscendFiaError": "errors",
+    "GraphReport": "report",
+    "Options": "options",
+    "Report": "report",
+    "explain": "explainer",
+    "last_report": "report_log",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

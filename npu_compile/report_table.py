@@ -7,7 +7,6 @@ import io
 import math
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -15,15 +14,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from .console import WIDTH, console
 from .passes.site import SiteOutcome
 from .report import GraphReport, Report
 
-WIDTH = 110
-
 
 def show(report: Report) -> None:
-    """Print ``report`` as wide as the terminal is; where there is none, in 110 columns."""
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(_layout(report))
+    """Print ``report`` on the terminal."""
+    console().print(_layout(report))
 
 
 def render(report: Report, width: int = WIDTH) -> str:
