@@ -27,7 +27,7 @@ def steps_to(node: fx.Node) -> Iterator[Step]:
     """The ways to read ``node`` as something done to scores; two where either side of a sum may be the scores."""
     if (source := same_value_input(node)) is not None:
         yield Step(source)
-    elif is_call(node, aten.to, aten._to_copy, aten.float):
+    elif is_call(node, aten.to, aten._to_copy):
         if value(node).dtype.is_floating_point and is_tensor(node.args[0]) and value(node.args[0]).dtype.is_floating_point:
             yield Step(node.args[0])
     elif is_call(node, aten.view, aten.reshape, aten._unsafe_view, aten.unsqueeze, aten.squeeze):

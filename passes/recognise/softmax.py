@@ -50,7 +50,7 @@ class Scores:
 
 
 def is_softmax(node: fx.Node) -> bool:
-    softmaxes = (aten.softmax.int, aten._softmax.default, aten._safe_softmax.default, aten.special_softmax.int)
+    softmaxes = (aten.softmax.int, aten._softmax, aten._safe_softmax, aten.special_softmax)
     return is_call(node, *softmaxes) and argument(node, 1, "dim") in (-1, len(shape(node)) - 1)
 
 

@@ -7,7 +7,7 @@ import re
 from torch import fx
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_LIBRARY = ("/torch/nn/", "/torch/_", "/torch/utils/", "/torch/functional.py")
+_LIBRARY = ("/torch/nn/", "/torch/_", "/torch/utils/", "/torch/functional.py", "/transformers/integrations/")
 
 
 def module_path(node: fx.Node) -> str:
@@ -17,9 +17,9 @@ def module_path(node: fx.Node) -> str:
         return ""
     path = str(list(stack.values())[-1][0])
     path = re.sub(r"\['([^']+)'\]", r".\1", path)
-    path = re.sub(r"^L\.(args\.\d+|self|[A-Za-z_]\w*)\.?", "", path) or "(root)"
     path = re.sub(r"\[(\d+)\]", r".\1", path)
-    return path.replace("_modules.", "").strip(".")
+    path = re.sub(r"^L\.(args\.\d+|[A-Za-z_]\w*)\.?", "", path)
+    return path.replace("_modules.", "").strip(".") or "(root)"
 
 
 def source(node: fx.Node) -> str:
