@@ -56,6 +56,6 @@ def _compile_apart(model: Callable[..., Any], backend: Callable[..., Any]) -> Ca
         return model(*args, **kwargs)
 
     own = FunctionType(call.__code__.replace(), globals(), "explained", None, call.__closure__)
-    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
-        return torch.compile(own, backend=backend, isolate_recompiles=True)
-    return torch.compile(own, backend=backend)
+    supported = inspect.signature(torch.compile).parameters
+    apart: dict[str, Any] = {"isolate_recompiles": True} if "isolate_recompiles" in supported else {}
+    return torch.compile(own, backend=backend, **apart)

@@ -1,0 +1,42 @@
+# Every target sets up .venv by itself, once; delete the folder to start afresh.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# One thread each for the two test workers: more of them only compete.
+TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: demo test test-all lint format doctor clean
+
+demo: $(READY)
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py
+
+test: $(READY)
+	$(PYTEST)
+
+test-all: $(READY)
+	$(PYTEST) -m ''
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+doctor: $(READY)
+	$(BIN)/npu-compile doctor
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+# torch comes first and pinned, so that no other package's requirement brings another torch.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[hf,dev]'
+	touch $@
