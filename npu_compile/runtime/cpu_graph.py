@@ -1,0 +1,141 @@
+"""NPUGraph, simulated on CPU: the same records, the same refusals, the same traps.
+
+What is simulated, after torch_npu 2.13:
+
+* Capturing runs nothing. It refuses what needs the host: values read back, shapes that depend on data,
+  tensors built from host data, calls of Python functions.
+* A replay reads and writes the addresses of the capture, whatever its owner has put elsewhere since.
+* Host lengths are baked in, and only an update changes them. A recorded call waits for a word that an
+  update writes and the call clears. A replay without an update therefore blocks for ever; on a CANN
+  without value waits it computes with the old lengths (``value_wait=False``).
+* Results lie in the graph's own memory: undefined (NaN) before the first replay, overwritten by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from .errors import WOULD_BLOCK, CaptureError, ReplayError
+from .interface import Record, as_tuple, body_arguments, pinned, require_tensor_outputs
+from .split import Split
+from .update_plan import Update, check_update
+
+_LIFTS = ("aten::lift_fresh_copy", "aten::lift_fresh", "aten::lift")
+_READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "ascend_fia::host_lengths")
+
+
+class CpuGraphRuntime:
+    """The simulation. ``value_wait`` says whether the simulated CANN has value waits."""
+
+    device_type = "cpu"
+
+    def __init__(self, value_wait: bool = True) -> None:
+        self.value_wait = value_wait
+
+    def capture(self, split: Split, args: Sequence[Any], updates: Sequence[Update]) -> CpuGraph:
+        return CpuGraph(split, args, updates, self.value_wait)
+
+    def fence(self) -> None:
+        """CPU kernels run in the caller's thread: there is nothing to wait for."""
+
+    def eager(self, split: Split, args: Sequence[Any], updates: Sequence[Update]) -> tuple[Any, ...]:
+        return as_tuple(split.body(*body_arguments(args, updates)))
+
+
+class CpuGraph:
+    """A captured graph of the simulation; see :class:`~npu_compile.runtime.interface.CapturedGraph`."""
+
+    def __init__(
+        self, split: Split, args: Sequence[Any], updates: Sequence[Update], value_wait: bool
+    ) -> None:
+        self.records = [
+            Record(row.op, {key: list(lengths) for key, lengths in update.items()})
+            for row, update in zip(split.plan.rows, updates, strict=True)
+        ]
+        self._body: fx.GraphModule | None = split.body
+        self._args = pinned(args)
+        self._value_wait = value_wait
+        self._updated = not self.records
+        self.outputs = _trace_outputs(split.body, self._args, updates)
+
+    def update(self, updates: Sequence[Update]) -> None:
+        checked = check_update([record.lengths for record in self.records], updates)
+        for record, update in zip(self.records, checked, strict=True):
+            record.lengths = {key: list(lengths) for key, lengths in update.items()}
+        self._updated = True
+
+    def replay(self) -> None:
+        if self._body is None:
+            raise ReplayError("the graph was reset; capture it again")
+        if not self._updated and self._value_wait:
+            raise ReplayError(WOULD_BLOCK)
+        self._updated = not self.records
+        results = as_tuple(self._body(*body_arguments(self._args, [r.lengths for r in self.records])))
+        for output, result in zip(self.outputs, results, strict=True):
+            if isinstance(output, Tensor) and output.data_ptr() != result.data_ptr():
+                output.copy_(result)
+
+    def reset(self) -> None:
+        self._body, self._args, self.outputs, self.records = None, [], (), []
+
+
+def _trace_outputs(body: fx.GraphModule, args: Sequence[Any], updates: Sequence[Update]) -> tuple[Any, ...]:
+    """Buffers for the body's results, found without running it; a view of an argument stays one."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(arg) if isinstance(arg, Tensor) else arg for arg in args]
+    with mode:
+        results = as_tuple(_CaptureCheck(body).run(*body_arguments(fakes, updates)))
+    require_tensor_outputs(results)
+    owners = {
+        fake.untyped_storage()._cdata: arg
+        for fake, arg in zip(fakes, args, strict=True)
+        if isinstance(fake, Tensor)
+    }
+    return tuple(_buffer(result, owners) for result in results)
+
+
+def _buffer(result: Any, owners: dict[int, Tensor]) -> Any:
+    if not isinstance(result, Tensor):
+        return result
+    owner = owners.get(result.untyped_storage()._cdata)
+    if owner is not None and result.dtype == owner.dtype:
+        return owner.as_strided(result.size(), result.stride(), result.storage_offset())
+    buffer = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype)
+    return buffer.fill_(float("nan")) if result.dtype.is_floating_point else buffer
+
+
+class _CaptureCheck(fx.Interpreter):
+    """Propagates fake values through a body and refuses what a capture refuses."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        self._check(n)
+        try:
+            return super().run_node(n)
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise CaptureError(
+                f"{n.target} can't be captured: {type(error).__name__}: {error}", n.name
+            ) from error
+
+    def _check(self, n: fx.Node) -> None:
+        if n.op in ("call_module", "call_method"):
+            raise CaptureError(f"{n.op} {n.target} isn't an operator", n.name)
+        if n.op != "call_function":
+            return
+        if isinstance(n.target, OpOverload):
+            name = n.target._schema.name
+            if name in _READS:
+                raise CaptureError(
+                    f"{n.target} reads a value on the host, which waits for the device", n.name
+                )
+            if name in _LIFTS:
+                raise CaptureError(f"{n.target} copies from host memory", n.name)
+        elif getattr(n.target, "__module__", None) not in ("_operator", "math", "torch"):
+            raise CaptureError(f"{n.target} is a Python function: it would run at capture only", n.name)

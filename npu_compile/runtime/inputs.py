@@ -1,0 +1,66 @@
+"""How a captured graph gets at its inputs.
+
+A graph finds its inputs at the addresses of the capture. Parameters, buffers, caches and whatever else the
+graph writes to are used where they are, and checked to be there still; the rest, small and new at each step,
+is copied into buffers of the graph's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_data_ptr = Tensor.data_ptr
+
+
+@dataclass(frozen=True)
+class InputRoles:
+    """Positions of the inputs by role: used ``fixed`` at their address, ``copied``, or ``plain`` values."""
+
+    fixed: tuple[int, ...]
+    copied: tuple[int, ...]
+    plain: tuple[int, ...]
+
+    @classmethod
+    def of(cls, args: Sequence[Any], mutated: Sequence[int]) -> InputRoles:
+        """``mutated`` inputs are fixed; so are parameters, what dynamo marked static, and views of those."""
+        tensors = [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
+        fixed = {i for i in tensors if i in mutated or _static(args[i])}
+        storages = {_storage(args[i]) for i in fixed if args[i].numel()}
+        fixed |= {i for i in tensors if args[i].numel() and _storage(args[i]) in storages}
+        return cls(
+            fixed=tuple(sorted(fixed)),
+            copied=tuple(i for i in tensors if i not in fixed),
+            plain=tuple(i for i in range(len(args)) if i not in set(tensors)),
+        )
+
+    def key(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """What tells the captures of one graph apart: plain values, and shapes of the copied tensors."""
+        return (*[args[i] for i in self.plain], *[(args[i].shape, args[i].dtype) for i in self.copied])
+
+    def addresses(self, args: Sequence[Any]) -> list[int]:
+        return [_data_ptr(args[i]) for i in self.fixed]
+
+    def moved(self, args: Sequence[Any], addresses: Sequence[int]) -> list[int]:
+        """Positions of the fixed inputs that aren't at ``addresses``."""
+        return [i for i, address in zip(self.fixed, addresses, strict=True) if args[i].data_ptr() != address]
+
+    def bind(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments to capture: fixed inputs and plain values as they are, buffers for the copied."""
+        bound = list(args)
+        with torch.inference_mode(False):
+            for i in self.copied:
+                bound[i] = torch.empty_like(args[i], requires_grad=False)
+        return bound
+
+
+def _static(tensor: Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) or hasattr(tensor, "_dynamo_static_input_type")
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,102 @@
+"""The host values of a step's lengths, at the price of at most one device read.
+
+Where the lengths follow from counters that only the graph advances (the ``cumulative_length`` of a static
+cache), the host keeps a mirror of the counters and advances it itself: no read at all. A mirror counts for
+as long as its counter lies at the same address and has the same version; anything else that writes to the
+counter changes the version, and the mirror is read anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .length_program import LengthProgram
+from .split import Split
+from .stats import CaptureStats
+from .update_plan import Lengths
+
+Identity = tuple["weakref.ref[Tensor]", int, int]
+"""A counter, its address and its version."""
+
+
+class LengthSource:
+    """Evaluates the length program of a split graph, once per step."""
+
+    def __init__(self, split: Split, stats: CaptureStats, mirror: bool = True) -> None:
+        self._program = split.program
+        self._step = split.step if mirror and split.step and _only_counters(split, split.step) else None
+        self._stats = stats
+        self._mirrors: dict[int, Tensor] = {}
+        self._identities: dict[int, Identity | None] = {}
+        self._next: tuple[Tensor, ...] = ()
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether steps need no device read while only the graph advances the counters."""
+        return self._step is not None
+
+    def lengths(self, args: Sequence[Any]) -> list[Lengths]:
+        """The length lists of the step that is about to run on ``args``."""
+        if self._program is None:
+            return []
+        if self._step is None:
+            return self._read(self._program.module(*[args[i] for i in self._program.reads]))
+        stale = [i for i in self._step.reads if isinstance(args[i], Tensor) and not self._valid(i, args[i])]
+        if stale:
+            for i, values in zip(stale, self._read([args[i] for i in stale]), strict=True):
+                self._mirrors[i] = torch.tensor(values, dtype=args[i].dtype).view(args[i].shape)
+                self._identities[i] = _identity(args[i])
+        results = self._step.module(*[self._mirrors.get(i, args[i]) for i in self._step.reads])
+        count = len(results) - len(self._step.states)
+        self._next = results[count:]
+        return [length.tolist() for length in results[:count]]
+
+    def commit(self, args: Sequence[Any]) -> None:
+        """The step has run: the mirrors now hold what the counters hold."""
+        if self._step is not None:
+            for i, value in zip(self._step.states, self._next, strict=True):
+                self._mirrors[i] = value
+                self._identities[i] = _identity(args[i])
+
+    def forget(self) -> None:
+        """Drop the mirrors; the next step reads the counters."""
+        self._mirrors.clear()
+        self._identities.clear()
+        self._next = ()
+
+    def _valid(self, index: int, counter: Tensor) -> bool:
+        known = self._identities.get(index)
+        if known is None or known[0]() is not counter:
+            return False
+        return known[1:] == (counter.data_ptr(), counter._version)
+
+    def _read(self, tensors: Sequence[Tensor]) -> list[Lengths]:
+        """The values of some tensors, flattened, in one transfer."""
+        self._stats.host_reads += 1
+        if len(tensors) == 1:
+            return [tensors[0].reshape(-1).tolist()]
+        flat: Lengths = torch.cat([tensor.reshape(-1).long() for tensor in tensors]).tolist()
+        bounds = [0]
+        for tensor in tensors:
+            bounds.append(bounds[-1] + tensor.numel())
+        return [flat[start:end] for start, end in itertools.pairwise(bounds)]
+
+
+def _only_counters(split: Split, step: LengthProgram) -> bool:
+    """Whether every tensor the lengths depend on is one that the graph itself writes to."""
+    inputs = [node for node in split.body.graph.nodes if node.op == "placeholder"]
+    tensors = [i for i in step.reads if isinstance(inputs[i].meta.get("val"), Tensor)]
+    return set(tensors) <= set(split.mutated)
+
+
+def _identity(counter: Tensor) -> Identity | None:
+    """None where the tensor has no version: an inference tensor, whose writes can't be noticed."""
+    if counter.is_inference():
+        return None
+    return weakref.ref(counter), counter.data_ptr(), counter._version

@@ -1,0 +1,122 @@
+"""Split a lowered graph into what runs on the host before the step and what is captured.
+
+lowered graph ─┬─ length program   inputs → length lists
+               ├─ update plan      record, key → length list
+               └─ body             inputs, length lists → outputs;   no host work left in it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from ..kernels.graph_ops import OPERATORS, length_arguments
+from .errors import CaptureError
+from .length_program import LengthProgram, extract, extract_step
+from .memory import Memory
+from .update_plan import UpdatePlan, UpdateRow
+
+GRAPH_OPERATORS = {f"ascend_fia::{name}": name for name in OPERATORS}
+HOST_LENGTHS = "ascend_fia::host_lengths"
+
+
+@dataclass(frozen=True)
+class Split:
+    """``body`` takes the graph's inputs and then, record by record, a list of ints for each key of the plan.
+
+    ``mutated`` are the positions of the inputs that the body writes to. ``program`` is None where nothing
+    needs lengths; ``step`` is None where its inputs can't be mirrored on the host.
+    """
+
+    body: fx.GraphModule
+    plan: UpdatePlan
+    mutated: tuple[int, ...]
+    program: LengthProgram | None = None
+    step: LengthProgram | None = None
+
+
+def split(gm: fx.GraphModule) -> Split:
+    """Split ``gm``; it isn't changed. Raises :class:`CaptureError` where that can't be done."""
+    memory = Memory(gm.graph)
+    calls = [node for node in gm.graph.nodes if _operator(node) is not None]
+    lengths = _length_nodes(calls)
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return Split(
+        body=_body(gm, calls),
+        plan=_plan(calls, lengths),
+        mutated=tuple(index for index, node in enumerate(inputs) if node in memory.writers),
+        program=extract(gm, memory, lengths) if lengths else None,
+        step=extract_step(gm, memory, lengths) if lengths else None,
+    )
+
+
+def _operator(node: fx.Node) -> str | None:
+    """torch_npu's name of the operator that a graph-level attention call stands for."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return None
+    return GRAPH_OPERATORS.get(node.target._schema.name)
+
+
+def _given(call: fx.Node) -> dict[str, fx.Node]:
+    """The length arguments of a call that aren't None."""
+    names = length_arguments(_operator(call) or "")
+    return {name: call.kwargs[name] for name in names if call.kwargs.get(name) is not None}  # type: ignore[misc]
+
+
+def _length_nodes(calls: list[fx.Node]) -> list[fx.Node]:
+    """The distinct ``host_lengths`` nodes that the calls take their lengths from."""
+    found: dict[fx.Node, None] = {}
+    for call in calls:
+        for key, node in _given(call).items():
+            if not _is_host_lengths(node):
+                raise CaptureError(f"{key} isn't the result of ascend_fia.host_lengths", call.name)
+            found[node] = None
+    return list(found)
+
+
+def _is_host_lengths(node: object) -> bool:
+    return (
+        isinstance(node, fx.Node)
+        and isinstance(node.target, OpOverload)
+        and node.target._schema.name == HOST_LENGTHS
+    )
+
+
+def _plan(calls: list[fx.Node], lengths: list[fx.Node]) -> UpdatePlan:
+    rows = tuple(
+        UpdateRow(
+            op=_operator(call) or "",
+            node=call.name,
+            sources={key: lengths.index(node) for key, node in _given(call).items()},
+            module_path=_module_path(call),
+        )
+        for call in calls
+    )
+    return UpdatePlan(rows, tuple(node.name for node in lengths))
+
+
+def _module_path(call: fx.Node) -> str:
+    stack = call.meta.get("nn_module_stack") or {}
+    return str(list(stack.values())[-1][0]) if stack else ""
+
+
+def _body(gm: fx.GraphModule, calls: list[fx.Node]) -> fx.GraphModule:
+    """The graph with every attention call made torch_npu's own, its lengths given as inputs."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    output = graph.graph_copy(gm.graph, values)
+    graph.output(output)
+    last_input = max((node for node in graph.nodes if node.op == "placeholder"), default=None)
+    for record, call in enumerate(calls):
+        copied = values[call]
+        name = _operator(call) or ""
+        copied.target = getattr(torch.ops.npu, name).default
+        for key in _given(call):
+            with graph.inserting_after(last_input) if last_input else graph.inserting_before():
+                last_input = graph.placeholder(f"{key}_of_record_{record}")
+            copied.update_kwarg(key, last_input)
+    graph.eliminate_dead_code()
+    return fx.GraphModule(gm, graph, "CapturedBody")
