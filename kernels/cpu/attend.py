@@ -1,8 +1,9 @@
 """softmax(scale * Q K^T + bias) V of requests of one length, on PyTorch's own fused CPU kernel.
 
 Layout: q (b, N, Lq, D), k (b, N_kv, Lkv, D), v (b, N_kv, Lkv, Dv), any strides; query head n reads K/V head
-n // (N / N_kv). Results: out (b, N, Lq, Dv) in the dtype of the inputs, and the log-sum-exp of the scaled and masked
-scores, natural log, (b, N, Lq) in float32 (float64 for float64 inputs). A row that sees no key gets out 0, lse -inf.
+n // (N / N_kv). Results: out (b, N, Lq, Dv) in the widest dtype of the inputs, and the log-sum-exp of the
+scaled and masked scores, natural log, (b, N, Lq) in float32 (float64 for float64 inputs). A row that sees no
+key gets out 0 and lse -inf.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ROW_CHUNK = 256
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Row i sees key j if ``lower + i <= j <= upper + i``; None is no limit. i and j count from the top left."""
+    """Row i sees key j if ``lower + i <= j <= upper + i``, both from the top left; None is no limit."""
 
     lower: int | None = None
     upper: int | None = None
@@ -69,8 +70,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Attention of ``b`` requests that share Lq and Lkv.
 
-    ``hidden`` is bool, True where a key is masked out, and ``bias`` is added to the scaled scores; both broadcast to
-    (b, N, Lq, Lkv). What is outside ``band`` is not computed, except at its edges.
+    ``hidden`` is bool, True where a key is masked out, and ``bias`` is added to the scaled scores; both
+    broadcast to (b, N, Lq, Lkv). What is outside ``band`` is not computed, except at its edges.
     """
     if q.numel() == 0 or k.numel() == 0:
         return nothing(q, v)
@@ -101,7 +102,7 @@ def _same_dtype(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _same_dim(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The fused kernel wants D == Dv: zeros appended to the narrower side change neither scores nor the result."""
+    """The fused kernel wants D == Dv: zeros appended to the narrower side leave scores and result alone."""
     dim, value_dim = q.shape[-1], v.shape[-1]
     if dim > value_dim:
         v = F.pad(v, (0, dim - value_dim))
@@ -111,8 +112,8 @@ def _same_dim(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """One fused call without causality. A single query token is computed with the heads of its group as rows, so
-    that K and V are read once per K/V head."""
+    """One fused call without causality. A single query token is computed with the heads of its group as rows,
+    so that K and V are read once per K/V head."""
     batch, heads, q_len, dim = q.shape
     kv_heads = k.shape[1]
     if q_len != 1 or heads == kv_heads:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from npu_compile.kernels.cpu import fia
-from npu_compile.kernels.cpu.keys import Dense
-from npu_compile.kernels.cpu.layouts import as_bnsd, layout_of
-from npu_compile.kernels.cpu.lengths import Lengths
-from npu_compile.kernels.cpu.masks import mask_of
-from npu_compile.kernels.cpu.requests import Sequences, plan
+from .attend import attend
+from .fia import Attend, Call, Output, run
+from .inputs import Inputs
+from .int8_attention import Int8Attend
+from .lengths import Lengths, host_ints
+from .masks import mask_of
+from .quant import Factors
+from .requests import Sequences
+from .tokens import Joined, Prefixed, Tokens
+from .views import as_bnsd, layout_of
 
 
 def npu_fused_infer_attention_score(
@@ -56,39 +60,81 @@ def npu_fused_infer_attention_score(
     value_antiquant_mode: int = 0,
     softmax_lse_flag: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Attention over dense keys and values; see ``torch_npu.npu_fused_infer_attention_score``.
+    """Attention; arguments as in ``torch_npu.npu_fused_infer_attention_score``.
 
-    Returns the output in the layout's output order and the log-sum-exp, float32 (B, N, S, 1), (T, N, 1) for packed
-    layouts, shape (0,) if ``softmax_lse_flag`` is false.
+    Returns the output in the layout's output order, and the log-sum-exp: float32 (B, N, S, 1), (T, N, 1) if
+    packed, (0,) if ``softmax_lse_flag`` is false. Raises TypeError or ValueError naming the argument.
     """
-    for name, value_ in list(locals().items()):
-        if name in UNREAD and value_ is not None:
-            raise NotImplementedError(f"{name}: the CPU kernel has no reference for it yet")
     layout = layout_of(input_layout)
-    kv_heads = num_key_value_heads or num_heads
-    q = as_bnsd(query, layout.input, num_heads)
-    k = as_bnsd(key, layout.input, kv_heads)
-    v = as_bnsd(value, layout.input, kv_heads)
-    batch, heads, q_len, _ = q.shape
-    if heads != num_heads or k.shape[1] != kv_heads or num_heads % kv_heads:
-        raise ValueError(
-            f"num_heads {num_heads}, num_key_value_heads {kv_heads}: the tensors have {heads}, {k.shape[1]}"
-        )
-    mask = mask_of(
-        atten_mask, sparse_mode, pre_tokens, next_tokens, batch, None if layout.packed else q_len, False
+    inputs = Inputs(layout, num_heads, num_key_value_heads or num_heads, block_table, block_size)
+    q = inputs.query(query, query_rope)
+    one_token = q.shape[2] == 1 and not layout.packed
+    q_lengths = Sequences(
+        "actual_seq_lengths",
+        None if one_token else actual_seq_lengths,
+        layout.packed,
+        None if query_padding_size is None else int(query_padding_size),
     )
-    lengths = None if q_len == 1 and not layout.packed else actual_seq_lengths
-    queries = Sequences("actual_seq_lengths", lengths, layout.packed).ranges(batch, q_len)
-    keys = Sequences("actual_seq_lengths_kv", actual_seq_lengths_kv, layout.packed).ranges(batch, k.shape[2])
-    requests = plan(queries, keys, layout.packed, layout.packed, paged=False)
-    call = fia.Call(layout, q, Dense(k, v), v.shape[-1], scale, mask, pse_shift)
-    out, lse = fia.run(call, requests)
-    return out, lse if softmax_lse_flag else torch.empty(0, dtype=torch.float32, device=query.device)
+    kv_lengths = Sequences(
+        "actual_seq_lengths_kv",
+        actual_seq_lengths_kv,
+        layout.packed and block_table is None,
+        None if kv_padding_size is None else int(kv_padding_size),
+    )
+    keys, values = inputs.tokens(key), inputs.tokens(value)
+    if key_shared_prefix is not None and value_shared_prefix is not None:
+        keys = _prefixed(keys, key_shared_prefix, actual_shared_prefix_len, inputs)
+        values = _prefixed(values, value_shared_prefix, actual_shared_prefix_len, inputs)
+    if query.dtype != torch.int8:
+        merged = Factors.given(antiquant_mode, antiquant_scale, antiquant_offset)
+        for_keys = Factors.given(key_antiquant_mode, key_antiquant_scale, key_antiquant_offset)
+        for_values = Factors.given(value_antiquant_mode, value_antiquant_scale, value_antiquant_offset)
+        keys = inputs.real(keys, for_keys or _half(merged, 0), key)
+        values = inputs.real(values, for_values or _half(merged, 1), value)
+    if key_rope is not None:
+        keys = Joined(keys, inputs.tokens(key_rope))
+    call = Call(
+        layout,
+        q,
+        keys,
+        values,
+        inputs.value_dim(value),
+        scale,
+        mask_of(atten_mask, sparse_mode, pre_tokens, next_tokens, one_token, query_rope is not None),
+        Output(_dtype(query, quant_scale2), quant_scale2, quant_offset2),
+        pse_shift,
+        attend=_attend(query, dequant_scale1, quant_scale1, dequant_scale2),
+    )
+    out, lse = run(call, inputs.requests(q, key, q_lengths, kv_lengths))
+    return out, lse if softmax_lse_flag else lse.new_empty(0)
 
 
-UNREAD = frozenset(
-    "dequant_scale1 quant_scale1 dequant_scale2 quant_scale2 quant_offset2 antiquant_scale antiquant_offset "
-    "key_antiquant_scale key_antiquant_offset value_antiquant_scale value_antiquant_offset block_table "
-    "query_padding_size kv_padding_size key_shared_prefix value_shared_prefix actual_shared_prefix_len query_rope "
-    "key_rope key_rope_antiquant_scale".split()
-)
+def _prefixed(own: Tokens, prefix: Tensor, length: Lengths | None, inputs: Inputs) -> Tokens:
+    view = as_bnsd(prefix, inputs.layout.query, inputs.kv_heads)
+    if length is None:
+        return Prefixed(view, own)
+    (tokens,) = host_ints("actual_shared_prefix_len", length)
+    return Prefixed(view[:, :, :tokens], own)
+
+
+def _half(merged: Factors | None, index: int) -> Factors | None:
+    """``antiquant_scale`` and ``_offset`` hold the keys' factors and then the values'."""
+    if merged is None:
+        return None
+    return Factors(merged.mode, merged.scale[index], None if merged.offset is None else merged.offset[index])
+
+
+def _dtype(query: Tensor, quant_scale2: Tensor | None) -> torch.dtype:
+    if quant_scale2 is not None:
+        return torch.int8
+    return torch.float16 if query.dtype == torch.int8 else query.dtype
+
+
+def _attend(
+    query: Tensor, scale1: Tensor | None, probability: Tensor | None, scale2: Tensor | None
+) -> Attend:
+    if query.dtype != torch.int8:
+        return attend
+    if scale1 is None or probability is None or scale2 is None:
+        raise ValueError("query: int8 needs dequant_scale1, quant_scale1 and dequant_scale2")
+    return Int8Attend(scale1, probability, scale2)

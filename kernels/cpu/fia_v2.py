@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from npu_compile.kernels.cpu import fia
-from npu_compile.kernels.cpu.keys import Dense
-from npu_compile.kernels.cpu.layouts import as_bnsd, layout_of
-from npu_compile.kernels.cpu.lengths import Lengths
-from npu_compile.kernels.cpu.masks import mask_of
-from npu_compile.kernels.cpu.requests import Sequences, plan
+from ..fakes.fia import QUANTISED_QUERY, SCALAR_TYPES
+from .fia import Call, Output, run
+from .inputs import Inputs
+from .lengths import Lengths
+from .masks import mask_of
+from .quant import Factors
+from .requests import Sequences
+from .tokens import Joined
+from .views import layout_of
 
 
 def npu_fused_infer_attention_score_v2(
@@ -61,37 +64,44 @@ def npu_fused_infer_attention_score_v2(
     dequant_scale_key_rope_dtype: int | None = None,
     out_dtype: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention over dense keys and values; see ``torch_npu.npu_fused_infer_attention_score_v2``.
+    """Attention; arguments as in ``torch_npu.npu_fused_infer_attention_score_v2``.
 
-    Returns the output in the layout's output order and the log-sum-exp, float32 (B, N, S, 1), (T, N, 1) for packed
-    layouts, shape (0,) if ``return_softmax_lse`` is false.
+    Returns the output in the layout's output order, and the log-sum-exp: float32 (B, N, S, 1), (T, N, 1) if
+    packed, (0,) if ``return_softmax_lse`` is false. Raises TypeError or ValueError naming the argument.
     """
-    for name, value_ in list(locals().items()):
-        if name in UNREAD and value_ is not None:
-            raise NotImplementedError(f"{name}: the CPU kernel has no reference for it yet")
     layout = layout_of(input_layout)
-    kv_heads = num_key_value_heads or num_query_heads
-    q = as_bnsd(query, layout.input, num_query_heads)
-    k = as_bnsd(key, layout.input, kv_heads)
-    v = as_bnsd(value, layout.input, kv_heads)
-    batch, heads, q_len, _ = q.shape
-    if heads != num_query_heads or k.shape[1] != kv_heads or num_query_heads % kv_heads:
-        raise ValueError(
-            f"num_query_heads {num_query_heads}, num_key_value_heads {kv_heads}: the tensors have {heads}, {k.shape[1]}"
-        )
-    mask = mask_of(
-        atten_mask, sparse_mode, pre_tokens, next_tokens, batch, None if layout.packed else q_len, False
+    inputs = Inputs(layout, num_query_heads, num_key_value_heads or num_query_heads, block_table, block_size)
+    q = inputs.query(query, query_rope, dequant_scale_query)
+    one_token = q.shape[2] == 1 and not layout.packed
+    q_lengths = Sequences("actual_seq_qlen", None if one_token else actual_seq_qlen, layout.packed)
+    kv_lengths = Sequences("actual_seq_kvlen", actual_seq_kvlen, layout.packed and block_table is None)
+    for_keys = Factors.given(key_quant_mode, dequant_scale_key, dequant_offset_key)
+    for_values = Factors.given(value_quant_mode, dequant_scale_value, dequant_offset_value)
+    keys = inputs.real(inputs.tokens(key), for_keys, key)
+    values = inputs.real(inputs.tokens(value), for_values, value)
+    if key_rope is not None:
+        keys = Joined(keys, inputs.tokens(key_rope))
+    call = Call(
+        layout,
+        q,
+        keys,
+        values,
+        inputs.value_dim(value),
+        softmax_scale,
+        mask_of(atten_mask, sparse_mode, pre_tokens, next_tokens, one_token, query_rope is not None),
+        Output(_dtype(query, query_rope, quant_scale_out, out_dtype), quant_scale_out, quant_offset_out),
+        pse_shift,
+        learnable_sink,
     )
-    lengths = None if q_len == 1 and not layout.packed else actual_seq_qlen
-    queries = Sequences("actual_seq_qlen", lengths, layout.packed).ranges(batch, q_len)
-    keys = Sequences("actual_seq_kvlen", actual_seq_kvlen, layout.packed).ranges(batch, k.shape[2])
-    requests = plan(queries, keys, layout.packed, layout.packed, paged=False)
-    call = fia.Call(layout, q, Dense(k, v), v.shape[-1], softmax_scale, mask, pse_shift)
-    out, lse = fia.run(call, requests)
-    return out, lse if return_softmax_lse else torch.empty(0, dtype=torch.float32, device=query.device)
+    out, lse = run(call, inputs.requests(q, key, q_lengths, kv_lengths))
+    return out, lse if return_softmax_lse else lse.new_empty(0)
 
 
-UNREAD = frozenset(
-    "query_rope key_rope block_table dequant_scale_query dequant_scale_key dequant_offset_key dequant_scale_value "
-    "dequant_offset_value dequant_scale_key_rope quant_scale_out quant_offset_out quant_scale_p learnable_sink".split()
-)
+def _dtype(query: Tensor, rope: Tensor | None, scale: Tensor | None, out_dtype: int | None) -> torch.dtype:
+    if scale is None and query.dtype not in QUANTISED_QUERY:
+        return query.dtype
+    if out_dtype is not None:
+        return SCALAR_TYPES[out_dtype]
+    if scale is not None:
+        return torch.int8
+    return torch.float16 if rope is None else rope.dtype

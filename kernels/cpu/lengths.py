@@ -1,7 +1,7 @@
 """Length arguments of the attention operators, read into plain ints.
 
-torch_npu takes lengths as lists of ints or as 1-D integer tensors. Batch-first layouts give the valid length of
-each request; packed layouts (TND, NTD) give the end of each request, i.e. a cumulative sum without a leading 0.
+torch_npu takes lengths as lists of ints or as 1-D integer tensors. Batch-first layouts give the valid length
+of each request; packed layouts (TND, NTD) give the end of each request: a cumulative sum without leading 0.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ def host_ints(name: str, lengths: Lengths) -> list[int]:
     """
     if isinstance(lengths, Tensor):
         if lengths.dim() != 1 or lengths.dtype not in INTEGERS:
-            raise TypeError(
-                f"{name}: a length tensor is 1-D and integer, got {lengths.dtype} of shape {tuple(lengths.shape)}"
-            )
+            form = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
+            raise TypeError(f"{name}: a length tensor is 1-D and integer, got {form}")
         lengths = lengths.tolist()
     values = list(lengths)
     for value in values:
@@ -39,8 +38,8 @@ def host_ints(name: str, lengths: Lengths) -> list[int]:
 def per_request(name: str, lengths: Lengths | None, batch: int, capacity: int) -> list[int]:
     """The valid length of each of ``batch`` requests, at most ``capacity``.
 
-    None means that all ``capacity`` positions are valid. One element holds for every request; of a list longer
-    than the batch the first ``batch`` are used; any other count is refused (torch_npu docs).
+    None means that all ``capacity`` positions are valid. One element holds for every request; of a list
+    longer than the batch the first ``batch`` are used; any other count is refused (torch_npu docs).
     """
     if lengths is None:
         return [capacity] * batch
@@ -67,8 +66,7 @@ def cumulative(name: str, lengths: Lengths | None, total: int) -> list[tuple[int
     starts = [0, *ends[:-1]]
     if any(end < start for start, end in zip(starts, ends, strict=True)):
         raise ValueError(f"{name}: cumulative lengths can't decrease, got {ends}")
-    if (ends[-1] if ends else 0) != total:
-        raise ValueError(
-            f"{name}: the last cumulative length is {ends[-1] if ends else 0}, the tensor holds {total} tokens"
-        )
+    last = ends[-1] if ends else 0
+    if last != total:
+        raise ValueError(f"{name}: the last cumulative length is {last}, the tensor holds {total} tokens")
     return list(zip(starts, ends, strict=True))

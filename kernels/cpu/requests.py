@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from npu_compile.kernels.cpu.lengths import Lengths, cumulative, per_request
+from .lengths import Lengths, cumulative, per_request
 
 Range = tuple[int, int]
 """First token and the one after the last."""
@@ -14,7 +14,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens ``start`` to ``stop`` of the batch entries ``first`` to ``last`` (exclusive) of a (B, N, S, D) view."""
+    """Tokens ``start`` to ``stop``, entries ``first`` to ``last`` of a (B, N, S, D) view; ends exclusive."""
 
     first: int
     last: int
@@ -23,7 +23,7 @@ class Span:
 
     def of(self, tensor: Tensor) -> Tensor:
         """(last - first, N, stop - start, D), a view."""
-        if self.first == 0 and self.start == 0 and self.covers(tensor):
+        if self.covers(tensor):
             return tensor
         return tensor[self.first : self.last, :, self.start : self.stop]
 
@@ -43,6 +43,7 @@ class Request:
     last: int
     query: Span
     key: Span
+    packed: bool = False
 
     @property
     def index(self) -> slice:
@@ -53,17 +54,23 @@ class Request:
         return self.query.stop - self.query.start
 
     @property
-    def kv_len(self) -> int:
-        return self.key.stop - self.key.start
+    def query_offset(self) -> int:
+        """Left padding before the first query token."""
+        return 0 if self.packed else self.query.start
+
+    @property
+    def key_offset(self) -> int:
+        """Left padding before the first key."""
+        return 0 if self.packed else self.key.start
 
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
     """The length arguments of one side, queries or keys, under the name that messages use.
 
-    ``packed``: lengths are cumulative and the tokens of all requests share one axis. ``padding``: that many tokens
-    at the end of each entry belong to nobody and the valid ones lie right before them (left padding; negative
-    counts as 0, and it has no effect without lengths).
+    ``packed``: lengths are cumulative and the tokens of all requests share one axis. ``padding``: that many
+    tokens at the end of each entry belong to nobody and the valid ones lie right before them (left padding;
+    negative counts as 0, and it has no effect without lengths).
     """
 
     name: str
@@ -79,29 +86,25 @@ class Sequences:
         if self.padding is None or self.lengths is None:
             return [(0, length) for length in lengths]
         stop = capacity - max(self.padding, 0)
-        if lengths and stop - max(lengths) < 0:
+        if lengths and stop < max(lengths):
             raise ValueError(
-                f"{self.name}: {max(lengths)} tokens and {self.padding} of padding exceed {capacity}"
+                f"{self.name}: {max(lengths)} tokens and {self.padding} of padding are more than {capacity}"
             )
         return [(stop - length, stop) for length in lengths]
 
 
-def plan(
-    queries: list[Range], keys: list[Range], packed_queries: bool, packed_keys: bool, paged: bool
-) -> list[Request]:
-    """The requests to compute: all of them at once where lengths are equal and neither side is packed or paged."""
+def plan(queries: list[Range], keys: list[Range], packed: bool, paged: bool) -> list[Request]:
+    """The requests to compute: all at once where lengths are equal and nothing is packed or paged."""
     if len(queries) != len(keys):
-        raise ValueError(f"the query lengths tell of {len(queries)} requests, the key lengths of {len(keys)}")
+        raise ValueError(f"query lengths of {len(queries)} requests, key lengths of {len(keys)}")
     batch = len(queries)
-    uniform = not (packed_queries or packed_keys or paged) and batch > 0
+    uniform = not packed and not paged and batch > 0
     if uniform and queries.count(queries[0]) == batch and keys.count(keys[0]) == batch:
         return [Request(0, batch, Span(0, batch, *queries[0]), Span(0, batch, *keys[0]))]
-    return [
-        Request(
-            i,
-            i + 1,
-            Span(0, 1, *query) if packed_queries else Span(i, i + 1, *query),
-            Span(0, 1, *key) if packed_keys else Span(i, i + 1, *key),
+    requests = []
+    for i, (query, key) in enumerate(zip(queries, keys, strict=True)):
+        first = 0 if packed else i
+        requests.append(
+            Request(i, i + 1, Span(first, first + 1, *query), Span(first, first + 1, *key), packed)
         )
-        for i, (query, key) in enumerate(zip(queries, keys, strict=True))
-    ]
+    return requests

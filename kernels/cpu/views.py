@@ -1,39 +1,11 @@
-"""Layout names of the attention operators, as views in one common order.
-
-Letters: B batch, N heads, S sequence, D head dim, H = N·D, T all tokens of all requests. ``A_B`` means that query,
-key and value come in layout A and the output goes out in layout B (torch_npu docs).
-
-Everything is viewed as (B, N, S, D), a packed layout as (1, N, T, D); no view copies.
-"""
+"""Tensors of any layout, viewed in one common order: (B, N, S, D), a packed layout as (1, N, T, D)."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """One ``input_layout``: how the inputs lie and how the output is to lie."""
-
-    name: str
-    input: str
-    output: str
-
-    @property
-    def packed(self) -> bool:
-        """Requests follow one another in one axis T, with cumulative lengths."""
-        return "T" in self.input
-
-
-LAYOUTS = {
-    name: Layout(name, name.split("_")[0], name.split("_")[-1])
-    for name in (
-        "BSH BSND BNSD BNSD_BSND BSH_NBSD BSND_NBSD BNSD_NBSD BSH_BNSD BSND_BNSD TND NTD TND_NTD NTD_TND"
-    ).split()
-}
+from ..layouts import LAYOUTS, Layout
 
 
 def layout_of(input_layout: str) -> Layout:
@@ -45,7 +17,7 @@ def layout_of(input_layout: str) -> Layout:
 
 
 def as_bnsd(tensor: Tensor, layout: str, heads: int) -> Tensor:
-    """``tensor`` in ``layout``, viewed as (B, N, S, D); (1, N, T, D) if packed."""
+    """``tensor`` in ``layout``, viewed as (B, N, S, D); never copies."""
     if layout == "BNSD":
         return tensor
     if layout == "BSH":
@@ -56,7 +28,7 @@ def as_bnsd(tensor: Tensor, layout: str, heads: int) -> Tensor:
         return tensor.transpose(0, 1)
     if layout == "TND":
         return tensor.transpose(0, 1).unsqueeze(0)
-    return tensor.unsqueeze(0)  # NTD
+    return tensor.unsqueeze(0)  # NTD, NSD
 
 
 def from_bnsd(tensor: Tensor, layout: str) -> Tensor:
@@ -69,7 +41,7 @@ def from_bnsd(tensor: Tensor, layout: str) -> Tensor:
         return tensor.transpose(0, 1).contiguous()
     if layout == "TND":
         return tensor.squeeze(0).transpose(0, 1).contiguous()
-    if layout == "NTD":
+    if layout in ("NTD", "NSD"):
         return tensor.squeeze(0).contiguous()
     return tensor.contiguous()
 
