@@ -38,7 +38,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (``sys.argv[1:]`` by default); returns the exit code."""
     parser = argparse.ArgumentParser("npu-compile", description="A torch.compile backend for Ascend NPUs")
-    commands = parser.add_subparsers(metavar="command", required=True)
+    commands = parser.add_subparsers(required=True)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.help, description=command.help)
         command.arguments(sub)
