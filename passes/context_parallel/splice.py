@@ -1,0 +1,40 @@
+"""Putting a traced function into a graph in place of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from npu_compile.passes.emit_node import fake_mode_of
+
+
+def splice(
+    graph: fx.Graph, before: fx.Node, function: Callable[..., torch.Tensor], inputs: Sequence[fx.Node]
+) -> fx.Node:
+    """Trace ``function`` on the fake values of ``inputs`` and insert its operators ahead of ``before``.
+
+    Returns the node of its result. New nodes carry ``before``'s stack trace and module stack, so
+    that reports and errors still point into the user's program.
+    """
+    mode = fake_mode_of(graph)
+    assert mode is not None, "a graph with an attention call has fake values"
+    with mode:
+        traced = make_fx(function, pre_dispatch=True)(*(node.meta["val"] for node in inputs))
+    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    copies: dict[fx.Node, fx.Node] = dict(zip(placeholders, inputs, strict=True))
+    origin = {key: before.meta[key] for key in ("stack_trace", "nn_module_stack") if key in before.meta}
+    traced.graph.eliminate_dead_code()
+    with graph.inserting_before(before):
+        for node in traced.graph.nodes:
+            if node.op == "call_function":
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+                copies[node].meta.update(origin)
+            elif node.op == "output":
+                return copies[node.args[0]]
+            else:
+                assert node.op == "placeholder", f"a rewrite must not hold constants: {node.format_node()}"
+    raise AssertionError("a traced graph ends with an output")
