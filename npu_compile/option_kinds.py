@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -53,6 +53,23 @@ class Choice:
         if name not in self.names:
             raise ValueError("not one of them" + did_you_mean(name, self.names))
         return self.enum(name) if self.enum else name
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Some positive ints, in any order, or None; kept as a sorted tuple without repetitions."""
+
+    allowed: str = "None or a sequence of ints of at least 1"
+
+    def accept(self, value: object) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+            raise ValueError(f"{type(value).__name__} is not a sequence of ints with something in it")
+        bad = [size for size in value if not isinstance(size, int) or isinstance(size, bool) or size < 1]
+        if bad:
+            raise ValueError(f"{bad[0]!r} is not an int of at least 1")
+        return tuple(sorted(set(value)))
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from .errors import AscendFiaError
 from .kernels.targets import Target
-from .option_kinds import Choice, Flag, Kind, TorchBackend, did_you_mean
+from .option_kinds import Choice, Flag, Kind, Sizes, TorchBackend, did_you_mean
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -46,6 +46,17 @@ class Options:
         "eager", TorchBackend(), "the torch.compile backend that runs the lowered graph"
     )
     capture: bool = option(False, Flag(), "capture each step as a graph once per shape, and replay it")
+    capture_sizes: tuple[int, ...] | None = option(
+        None, Sizes(), "batch sizes to capture; smaller batches are padded to the next; None: as they come"
+    )
+    capture_overflow: Literal["eager", "error"] = option(
+        "eager", Choice(("eager", "error")), "what a batch larger than every capture size does"
+    )
+    on_moved_input: Literal["recapture", "error"] = option(
+        "recapture",
+        Choice(("recapture", "error")),
+        "what a replay does when a parameter or cache is no longer where it was captured",
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -44,6 +44,7 @@ def test_values_are_typed():
     assert parse(options={"target": "ascend910b"}).target is Target.ASCEND910B
     assert parse(options={"target": Target.ASCEND950}).target is Target.ASCEND950
     assert parse(options={"inner_backend": "inductor"}).inner_backend == "inductor"
+    assert parse(options={"capture_sizes": [8, 2, 2]}).capture_sizes == (2, 8)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,16 @@ def test_values_are_typed():
         (None, {"capture": 1}, ["options['capture']=1", "int is not a bool", "True or False"]),
         (None, {"strict": "yes"}, ["options['strict']='yes'", "str is not a bool"]),
         (None, {"strict": None}, ["options['strict']=None", "NoneType is not a bool"]),
+        (None, {"capture_sizes": []}, ["options['capture_sizes']=[]", "with something in it"]),
+        (
+            None,
+            {"capture_sizes": [1, 0]},
+            ["options['capture_sizes']=[1, 0]", "0 is not an int"],
+        ),
+        (None, {"capture_sizes": [True]}, ["True is not an int of at least 1"]),
+        (None, {"capture_sizes": [2.0]}, ["2.0 is not an int of at least 1"]),
+        (None, {"capture_sizes": 8}, ["options['capture_sizes']=8", "int is not a sequence"]),
+        (None, {"capture_overflow": "raise"}, ["options['capture_overflow']='raise'", "'error'"]),
         (None, {"target": "910b"}, ["options['target']='910b'", "'ascend910b'", "None"]),
         (None, {"target": 220}, ["options['target']=220", "'ascend310p'"]),
         (None, {"target": ["cpu"]}, ["options['target']=['cpu']"]),
