@@ -62,7 +62,7 @@ def operand_shape(read: Operand) -> tuple[Any, ...]:
     """The shape of an operand with its views, without adding them to the graph."""
     fake = value(read.node)
     for target, arguments in read.views:
-        fake = target(fake, *arguments)
+        fake = target(fake, *(a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments))
     return tuple(fake.shape)
 
 

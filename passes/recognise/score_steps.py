@@ -90,7 +90,7 @@ def _scaled(node: fx.Node) -> Iterator[Step]:
 
 
 def _tensor_scaled(scores: fx.Node, factor: fx.Node, divides: bool) -> Step:
-    per_row = len(shape(factor)) == 0 or shape(factor)[-1] == 1
+    per_row = len(shape(factor)) == 0 or (shape(factor)[-1] == 1 and value(factor).dtype == value(scores).dtype)
     if divides or not per_row:
         return Step(scores, obstacle="the scores are multiplied or divided by a tensor")
     return Step(scores, scale=factor)

@@ -1,0 +1,102 @@
+"""lower: attention sites become fused operator calls, or stay with a reason.
+
+For each site: the mask's meaning, the operator arguments that say it, the call forms that
+could be, the first of them that the target's contract allows. Only then is the graph changed.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from npu_compile.kernels.targets import Target
+from npu_compile.passes.emit_node import call
+from npu_compile.passes.lower.forms import CallForm, Operands, candidates
+from npu_compile.passes.lower.legality import illegal
+from npu_compile.passes.lower.masks import MaskArguments, MaskLowering
+from npu_compile.passes.lower.outcome import declined, lowered, refused
+from npu_compile.passes.recognise import Recognition
+from npu_compile.passes.recognise.assemble import Declined
+from npu_compile.passes.site import AttentionSite, Operand, SiteOutcome, Views
+from npu_compile.passes.values import aten, value
+
+
+def lower(module: fx.GraphModule, found: Recognition, target: Target) -> tuple[SiteOutcome, ...]:
+    """Rewrite the sites of ``module`` in place; one outcome a site or refusal, in program order."""
+    masks = MaskLowering(module)
+    outcomes: dict[fx.Node, SiteOutcome] = {r.node: refused(r) for r in found.refusals}
+    for site in found.sites:
+        outcomes[site.output] = _lower_site(site, masks, target)
+    ordered = [outcomes[node] for node in sorted(outcomes)]
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return tuple(ordered)
+
+
+def _lower_site(site: AttentionSite, masks: MaskLowering, target: Target) -> SiteOutcome:
+    graph = site.output.graph
+    arguments = None
+    try:
+        arguments = masks.arguments(site)
+        with graph.inserting_before(site.output):
+            operands = Operands(*(_emit(graph, read) for read in (site.query, site.key, site.value)))
+            form = _first_legal(site, operands, arguments, target)
+            _replace(site, form, operands, arguments)
+    except Declined as reason:
+        return declined(site, str(reason), arguments)
+    return lowered(site, form, arguments)
+
+
+def _first_legal(
+    site: AttentionSite, operands: Operands, arguments: MaskArguments, target: Target
+) -> CallForm:
+    reasons = []
+    for form in candidates(site, operands, arguments, target):
+        reason = illegal(form, target)
+        if reason is None:
+            return form
+        if reason not in reasons:
+            reasons.append(reason)
+    raise Declined("; or ".join(reasons))
+
+
+def _emit(graph: fx.Graph, read: Operand) -> fx.Node:
+    return _see_through(graph, read.node, read.views)
+
+
+def _see_through(graph: fx.Graph, node: fx.Node, views: Views) -> fx.Node:
+    for target, arguments in views:
+        node = call(graph, target, node, *arguments)
+    return node
+
+
+def _replace(site: AttentionSite, form: CallForm, operands: Operands, arguments: MaskArguments) -> None:
+    """Put the call in the place of the site's output."""
+    graph = site.output.graph
+    graph_operator = getattr(torch.ops.ascend_fia, form.op).default
+    tensors = dict(form.tensors)
+    inputs = [tensors.pop(name) for name in ("query", "key", "value")]
+    fused = call(graph, graph_operator, *inputs, **tensors, **form.plain)
+    result = _see_through(graph, call(graph, operator.getitem, fused, 0), form.to_bnsd)
+    if arguments.empty_rows is not None:
+        result = _with_empty_rows(result, operands, arguments)
+    result = _see_through(graph, result, site.output_views)
+    for node in (fused, result):
+        for key in ("nn_module_stack", "stack_trace"):
+            if key in site.output.meta:
+                node.meta[key] = site.output.meta[key]
+    site.output.replace_all_uses_with(result)
+
+
+def _with_empty_rows(result: fx.Node, operands: Operands, arguments: MaskArguments) -> fx.Node:
+    """Rows that see no key, where the program gives something else than the operator's 0."""
+    graph = result.graph
+    if arguments.empty_value == "nan":
+        filled = call(graph, aten.full_like.default, result, float("nan"))
+    else:
+        mean = call(graph, aten.mean.dim, operands.value, [-2], True)
+        groups = value(result).shape[1] // value(mean).shape[1]
+        filled = mean if groups == 1 else call(graph, aten.repeat_interleave.self_int, mean, groups, 1)
+    return call(graph, aten.where.self, arguments.empty_rows, filled, result)

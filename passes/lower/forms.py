@@ -1,0 +1,115 @@
+"""The operator calls that a site could become, cheapest first; data, nothing is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compile.kernels.targets import Target
+from npu_compile.passes.emit_node import call
+from npu_compile.passes.lower.masks import MaskArguments
+from npu_compile.passes.site import AttentionSite, Views
+from npu_compile.passes.values import aten, same, value
+
+FIA = "npu_fused_infer_attention_score"
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """One operator call: tensors and plain arguments by name.
+
+    ``to_bnsd`` are the views from the operator's output to (B, N, Q, D_v).
+    """
+
+    op: str
+    tensors: dict[str, fx.Node]
+    plain: dict[str, Any]
+    to_bnsd: Views = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def input_layout(self) -> str:
+        return str(self.plain["input_layout"])
+
+    def arguments(self) -> dict[str, Any]:
+        """All arguments, fake values for tensors, as the contract checker takes them."""
+        return {**{name: node.meta["val"] for name, node in self.tensors.items()}, **self.plain}
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A site's query, key and value as (B, N, S, D) nodes."""
+
+    query: fx.Node
+    key: fx.Node
+    value: fx.Node
+
+
+def candidates(
+    site: AttentionSite, operands: Operands, masks: MaskArguments, target: Target
+) -> Iterator[CallForm]:
+    """Forms to try in order. Off the CPU, inputs that are not contiguous in the layout are copied."""
+    for layout in _layouts(operands, target):
+        yield _fia(site, operands, masks, layout, target)
+
+
+def _layouts(operands: Operands, target: Target) -> list[str]:
+    """BNSD, or BSND where that copies less; on the CPU strides don't matter."""
+    if target is Target.CPU:
+        return ["BNSD"]
+    nodes = (operands.query, operands.key, operands.value)
+    copied = {
+        "BNSD": sum(_weight(value(node)) for node in nodes if not is_contiguous(value(node))),
+        "BSND": sum(_weight(value(node)) for node in nodes if not is_contiguous(value(node).transpose(1, 2))),
+    }
+    return sorted(copied, key=lambda layout: copied[layout])
+
+
+def _fia(
+    site: AttentionSite, operands: Operands, masks: MaskArguments, layout: str, target: Target
+) -> CallForm:
+    graph = site.output.graph
+    to_layout: Views = ((aten.transpose.int, (1, 2)),) if layout == "BSND" else ()
+    tensors = {}
+    for name, node in (("query", operands.query), ("key", operands.key), ("value", operands.value)):
+        for view, arguments in to_layout:
+            node = call(graph, view, node, *arguments)
+        if target is not Target.CPU and not is_contiguous(value(node)):
+            node = call(graph, aten.contiguous.default, node)
+        tensors[name] = node
+    to_bnsd = to_layout
+    if layout == "BNSD" and not same(site.scores.query, 1):
+        # The result in (B, S, N, D) order is what the output projection reads next.
+        layout, to_bnsd = "BNSD_BSND", ((aten.transpose.int, (1, 2)),)
+    plain = {
+        "num_heads": site.scores.heads,
+        "num_key_value_heads": site.num_key_value_heads,
+        "scale": site.scale,
+        "input_layout": layout,
+        **masks.plain,
+    }
+    return CallForm(FIA, {**tensors, **masks.tensors}, plain, to_bnsd)
+
+
+def is_contiguous(fake: torch.Tensor) -> bool:
+    """Whether a value is known to be contiguous, without adding a guard."""
+    expected: Any = 1
+    for size, stride in zip(reversed(fake.shape), reversed(fake.stride()), strict=True):
+        if same(size, 1):
+            continue
+        if not same(stride, expected):
+            return False
+        expected = expected * size
+    return True
+
+
+def _weight(fake: torch.Tensor) -> int:
+    """Elements, with the size that was seen when tracing for each symbolic one."""
+    total = 1
+    for size in fake.shape:
+        total *= size if isinstance(size, int) else size.node.hint or 1
+    return total
