@@ -53,7 +53,8 @@ def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Normalis
     except Exception as error:
         raise NormaliseError(f"{interpreter.where}: {type(error).__name__}: {error}") from error
     _restore_attributes(traced, attributes)
-    _drop_dead_aliases(traced.graph)
+    _drop_aliases(traced.graph)
+    traced.graph.eliminate_dead_code()
     traced.recompile()
     return Normalised(traced, autocast=_under_autocast(module))
 
@@ -132,7 +133,7 @@ def _restore_attributes(traced: fx.GraphModule, attributes: dict[str, torch.Tens
         traced.graph.erase_node(node)
 
 
-def _drop_dead_aliases(graph: fx.Graph) -> None:
+def _drop_aliases(graph: fx.Graph) -> None:
     """``aten.alias`` only renames a value; readers may use the value itself."""
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target is torch.ops.aten.alias.default:

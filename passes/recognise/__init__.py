@@ -8,12 +8,13 @@ import torch
 from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined, Surroundings, assemble
+from npu_compile.passes.recognise.opaque import is_opaque, match_opaque
 from npu_compile.passes.recognise.sdpa import is_sdpa, match_sdpa
 from npu_compile.passes.recognise.softmax import is_softmax, match_softmax
 from npu_compile.passes.recognise.where_from import module_path, source
 from npu_compile.passes.site import AttentionSite, Refusal
 
-_MATCHERS = (("sdpa", is_sdpa, match_sdpa), ("softmax", is_softmax, match_softmax))
+_MATCHERS = (("sdpa", is_sdpa, match_sdpa), ("softmax", is_softmax, match_softmax), ("fused", is_opaque, match_opaque))
 
 
 @dataclass(frozen=True)

@@ -162,3 +162,8 @@ def test_cache_written_in_place_is_read_as_it_is_after_the_write() -> None:
     site = only_site(attend, *qkv(), random(B, N, 1, D))
     assert site.cache == "static"
     assert "index_copy_" in str(site.key.node.target)
+
+
+def test_fused_encoder_layer_says_how_to_open_it() -> None:
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    assert "set_fastpath_enabled(False)" in reason(layer, random(2, 5, 32))
