@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined, Surroundings, assemble
@@ -29,8 +28,6 @@ def recognise(graph: fx.Graph) -> Recognition:
     sites: list[AttentionSite] = []
     refusals: list[Refusal] = []
     for node in graph.nodes:
-        if not isinstance(node.meta.get("val"), torch.Tensor):
-            continue
         for form, is_anchor, match in _MATCHERS:
             if not is_anchor(node):
                 continue
