@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from .options import Options, parse
-from .pipeline import compile_graph
+from .backend import compile_graph
 from .report import GraphReport, Report
 
 
