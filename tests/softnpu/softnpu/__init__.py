@@ -16,12 +16,12 @@ from .launch import launched, recording
 aten.install()
 npu.install()
 
-__all__ = ["RUNTIME", "device_bytes_used", "lazy", "launched", "launches", "recording", "strict_waits"]
+__all__ = ["RUNTIME", "device_bytes_used", "launched", "launches", "lazy", "recording", "strict_waits"]
 
 
 @contextmanager
 def lazy(seed: int) -> Iterator[None]:
-    """Run nothing before somebody waits for it, and then as little as possible, in an order drawn by ``seed``.
+    """Run nothing before somebody waits for it, then as little as possible, in an order drawn by ``seed``.
 
     Shows dependencies between streams that are missing. ``seed`` is positive.
     """

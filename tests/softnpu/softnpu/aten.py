@@ -17,7 +17,8 @@ from .kernel import Kernel
 NATIVE = {
     "aten::empty.memory_format", "aten::empty_strided", "aten::new_empty_strided", "aten::empty_like",
     "aten::empty_with_format", "aten::unsafe_empty_with_format", "aten::empty_with_swapped_memory",
-    "aten::resize_", "aten::resize_as_", "aten::_pin_memory", "aten::is_pinned", "aten::is_set_to", "aten::set_",
+    "aten::resize_", "aten::resize_as_", "aten::_pin_memory", "aten::is_pinned", "aten::is_set_to",
+    "aten::set_",
     "aten::set_.source_Storage_storage_offset", "aten::set_.source_Tensor", "aten::set_.source_Storage",
     "aten::record_stream", "aten::_local_scalar_dense", "aten::_to_copy", "aten::get_storage_size",
     "aten::_lazy_clone", "aten::contiguous",

@@ -1,4 +1,4 @@
-"""An NPU kernel made from a CPU one: the CPU operator on an alias of the same bytes, launched on the stream."""
+"""An NPU kernel made from a CPU one: the CPU operator, on aliases of the bytes, launched on the stream."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_outpu
 class Kernel:
     """The PrivateUse1 kernel of ``op``.
 
-    ``cpu`` is what runs (default: ``op`` itself). ``mutates`` names arguments that it writes where the schema
-    doesn't say so, as for the ``Tensor[] out`` of torch_npu. ``check`` is called with the arguments before the
-    launch and refuses what the real kernel's tiling refuses.
+    ``cpu`` is what runs (default: ``op`` itself). ``mutates`` names arguments that it writes where
+    the schema doesn't say so, as for the ``Tensor[] out`` of torch_npu. ``check`` is called with the
+    arguments before the launch and refuses what the real kernel's tiling refuses.
     """
 
     def __init__(

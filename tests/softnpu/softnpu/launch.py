@@ -1,4 +1,4 @@
-"""Put a Python function on an NPU stream: run now, queued, recorded or part of an update, as the stream says."""
+"""Put a Python function on an NPU stream: run now, queued, recorded or part of an update, as it says."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ids = itertools.count(1)
 _errors: list[BaseException] = []
 
 launched: list[str] = []
-"""Names of the kernels launched, including those a capture records and an update launches again; a replay adds
-none. Recorded while :data:`recording` holds True."""
+"""Names of the kernels launched, including those a capture records and an update launches again; a replay
+adds none. Noted while :data:`recording` holds True."""
 recording = [False]
 
 

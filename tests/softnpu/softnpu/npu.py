@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import torch_npu
-from npu_compile.kernels.cpu import CPU_KERNELS
-from npu_compile.kernels.register import ensure_npu_ops
 from torch import Tensor
 from torch._ops import OpOverload
+
+from npu_compile.kernels.cpu import CPU_KERNELS
+from npu_compile.kernels.register import ensure_npu_ops
 
 from .aten import find, register
 from .contract import checker
