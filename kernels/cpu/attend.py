@@ -95,10 +95,15 @@ def _lse_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _same_dtype(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if q.dtype == k.dtype == v.dtype:
-        return q, k, v
-    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
+    if not q.dtype == k.dtype == v.dtype:
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    return _rows(q), _rows(k), _rows(v)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """The fused kernel reads rows as if their elements were neighbours, without a check."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _same_dim(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

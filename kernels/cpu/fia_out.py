@@ -23,7 +23,6 @@ def _into(
     Raises ValueError, with nothing written, if a shape or dtype differs; a log-sum-exp that wasn't asked for
     leaves its tensor alone.
     """
-    options.pop("workspace", None)
     results = compute(*call, **options)
     for name, target, result in zip(("attention_out", "softmax_lse"), out, results, strict=True):
         if result.numel() and (target.shape != result.shape or target.dtype != result.dtype):
@@ -36,14 +35,14 @@ def _into(
 
 
 def npu_fused_infer_attention_score_out(
-    *call: Any, out: list[Tensor], **options: Any
+    *call: Tensor, workspace: Tensor | None = None, out: list[Tensor], **options: Any
 ) -> tuple[Tensor, Tensor]:
     """FIA v1 into ``out``; ``workspace`` is scratch memory of the device and not needed here."""
     return _into(v1, call, options, out)
 
 
 def npu_fused_infer_attention_score_v2_out(
-    *call: Any, out: list[Tensor], **options: Any
+    *call: Tensor, workspace: Tensor | None = None, out: list[Tensor], **options: Any
 ) -> tuple[Tensor, Tensor]:
     """FIA v2 into ``out``; ``workspace`` is scratch memory of the device and not needed here."""
     return _into(v2, call, options, out)

@@ -77,10 +77,13 @@ def npu_fused_infer_attention_score_v2(
     kv_lengths = Sequences("actual_seq_kvlen", actual_seq_kvlen, layout.packed and block_table is None)
     for_keys = Factors.given(key_quant_mode, dequant_scale_key, dequant_offset_key)
     for_values = Factors.given(value_quant_mode, dequant_scale_value, dequant_offset_value)
-    keys = inputs.real(inputs.tokens(key), for_keys, key)
-    values = inputs.real(inputs.tokens(value), for_values, value)
-    if key_rope is not None:
-        keys = Joined(keys, inputs.tokens(key_rope))
+    keys, values = inputs.tokens(key), inputs.real(inputs.tokens(value), for_values, value)
+    if key_rope is None:
+        keys = inputs.real(keys, for_keys, key)
+    elif dequant_scale_query is None:
+        keys = Joined(inputs.real(keys, for_keys, key), inputs.tokens(key_rope))
+    else:  # Fully quantised: the scales multiply the scores, those of the rope part included.
+        keys = inputs.real(Joined(keys, inputs.tokens(key_rope)), for_keys, key)
     call = Call(
         layout,
         q,

@@ -26,19 +26,24 @@ class Inputs:
     block_size: int
 
     def query(self, query: Tensor, rope: Tensor | None, scale: Tensor | None = None) -> Tensor:
-        """(B, N, S, D) view of the query; a copy if it has a rope part, which is appended to D, or a scale
-        per token and head, in the query's layout without D."""
+        """(B, N, S, D) view of the query; a copy if it has a rope part, which is appended to D, or a scale.
+
+        The scale is per token and head, in the query's layout without D. It holds for the rope part too:
+        whoever quantises a query of MLA divides its rope part by the same scale.
+        """
         view = as_bnsd(query, self.layout.query, self.heads)
         if view.shape[1] != self.heads:
             raise ValueError(f"query: {view.shape[1]} heads in {tuple(query.shape)}, not {self.heads}")
-        if scale is not None:
-            unfolded = "BSND" if self.layout.query == "BSH" else self.layout.query
-            sizes = dict(
-                zip("BNST", (view.shape[0], view.shape[1], view.shape[2], view.shape[2]), strict=True)
-            )
-            per_head = scale.reshape(*(sizes[letter] for letter in unfolded[:-1]), 1)
-            view = view.to(torch.float32) * as_bnsd(per_head, unfolded, self.heads)
-        return view if rope is None else join(view, as_bnsd(rope, self.layout.query, self.heads))
+        if rope is not None:
+            view = join(view, as_bnsd(rope, self.layout.query, self.heads))
+        return view if scale is None else view.to(torch.float32) * self._per_head(scale, view)
+
+    def _per_head(self, scale: Tensor, view: Tensor) -> Tensor:
+        """A scale per token and head as a (B, N, S, 1) view."""
+        batch, heads, tokens, _ = view.shape
+        unfolded = "BSND" if self.layout.query == "BSH" else self.layout.query
+        sizes = {"B": batch, "N": heads, "S": tokens, "T": tokens, "D": 1}
+        return as_bnsd(scale.reshape([sizes[letter] for letter in unfolded]), unfolded, heads)
 
     def tokens(self, stored: Tensor) -> Tokens:
         """Keys, values or their rope part."""

@@ -38,7 +38,9 @@ class Int8Attend:
             return nothing(q, v)
         batch, heads, q_len, dim = q.shape
         rows = q.reshape(batch, k.shape[1], -1, dim)  # the query heads of one K/V head, one after the other
-        scores = (rows @ k.mT).reshape(batch, heads, q_len, -1) * (_float(self.dequant_scale1) * scale)
+        scores = (rows @ k.mT).reshape(batch, heads, q_len, -1) * (
+            as_float(self.dequant_scale1).reshape(()) * scale
+        )
         if bias is not None:
             scores = scores + bias
         outside = band.hidden(q_len, k.shape[2], q.device)
@@ -46,15 +48,16 @@ class Int8Attend:
         maximum = scores.amax(-1, keepdim=True)
         weights = torch.exp(scores - maximum.clamp(min=torch.finfo(torch.float32).min))
         total = weights.sum(-1, keepdim=True)
-        stored = (weights * _float(self.quant_scale1)).round().clamp(-128, 127)
+        stored = (weights * as_float(self.quant_scale1).reshape(())).round().clamp(-128, 127)
         product = (stored.reshape(batch, k.shape[1], rows.shape[2], -1) @ v).reshape(batch, heads, q_len, -1)
-        out = product * _float(self.dequant_scale2) / total
+        out = product * as_float(self.dequant_scale2).reshape(()) / total
         lse = (maximum + total.log()).squeeze(-1)
         return out.masked_fill(total == 0, 0.0), lse
 
 
-def _float(factor: Tensor) -> Tensor:
-    """A factor of one element as a float32 scalar."""
+def as_float(factor: Tensor) -> Tensor:
+    """A quantisation factor as float32: given as such, or as uint64 or int64 with the float32 in the low
+    half."""
     if factor.dtype in (torch.uint64, torch.int64):
-        return factor.reshape(1).view(torch.float32)[0]
-    return factor.to(torch.float32).reshape(())
+        return factor.contiguous().reshape(-1).view(torch.float32)[::2].reshape(factor.shape)
+    return factor.to(torch.float32)

@@ -52,9 +52,10 @@ class Joined:
 
 
 def join(first: Tensor, second: Tensor) -> Tensor:
-    """Both along the head dim, in the wider dtype of the two."""
-    dtype = torch.promote_types(first.dtype, second.dtype)
-    return torch.cat([first.to(dtype), second.to(dtype)], -1)
+    """Both along the head dim; in float32 if their dtypes differ, as where one of them is quantised."""
+    if first.dtype != second.dtype:
+        first, second = first.to(torch.float32), second.to(torch.float32)
+    return torch.cat([first, second], -1)
 
 
 @dataclass(frozen=True, slots=True)
