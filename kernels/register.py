@@ -1,7 +1,7 @@
 """Make ``torch.ops.npu.*`` exist on every machine.
 
 Where torch_npu is loaded its own definitions stay as they are, and only what it lacks is added: an
-implementation for CPU tensors, and fakes for the few operators it has none for. Elsewhere the same
+checked implementation for CPU tensors, and fakes for the few operators it has none for. Elsewhere the same
 schemas are defined here.
 """
 
@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch.library import Library
 
+from .contract import SPECS, require
 from .fakes import FAKES
 from .schemas import SCHEMAS
+from .targets import Target
 
 NAMESPACE = "npu"
 
@@ -56,16 +58,21 @@ def _defined(name: str) -> bool:
 
 
 def _cpu_kernel(name: str) -> Callable[..., Any]:
-    """The operator's function in kernels.cpu, looked up at the first call.
+    """The operator's function in kernels.cpu, looked up at the first call and called only if that is legal.
 
-    Raises NotImplementedError, at the call, for an operator that has none.
+    Raises, at the call, NotImplementedError for an operator that has no CPU kernel, and ContractError for
+    arguments that break a rule of the operator; nothing is computed or written then.
     """
+    positional = tuple(a.name for a in torch._C.parse_schema(SCHEMAS[name]).arguments if not a.kwarg_only)
+    checked = name in SPECS
     function: Callable[..., Any] | None = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal function
         if function is None:
             function = _load(name)
+        if checked:
+            require(name, dict(zip(positional, args, strict=False)) | kwargs, Target.CPU)
         return function(*args, **kwargs)
 
     return kernel

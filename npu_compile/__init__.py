@@ -2,13 +2,16 @@
 
 Nothing needs importing to use it: ``torch.compile(model, backend="ascend_fia")``. What is here
 tells what the backend did: :func:`explain`, :func:`last_report`. Importing this package imports
-nothing else (``npu-compile doctor`` works where ``import torch`` fails).
+nothing else (``npu-compile doctor`` works where ``import torch`` fails), but where torch is imported,
+before or after, ``torch.ops.npu`` and ``torch.ops.ascend_fia`` have their operators.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from .after_torch import after_torch
 
 if TYPE_CHECKING:
     from .errors import AscendFiaError
@@ -38,3 +41,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _define_operators() -> None:
+    import_module(".kernels.graph_ops", __name__).ensure_graph_ops()
+
+
+after_torch(_define_operators)
