@@ -54,6 +54,14 @@ def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
 
 
+def required_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal that the program itself requires to be.
+
+    Two symbols may turn out equal; that adds a guard, which can't fail where the program doesn't.
+    """
+    return same(a, b) or bool(a == b)
+
+
 def shares_storage(a: fx.Node, b: fx.Node) -> bool:
     return storage(a) == storage(b)
 

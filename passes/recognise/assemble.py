@@ -12,7 +12,7 @@ from npu_compile.passes.recognise.cache_kind import cache_kind, input_storages
 from npu_compile.passes.recognise.kv_heads import fold_repeated_heads
 from npu_compile.passes.recognise.where_from import module_path, source
 from npu_compile.passes.site import AttentionSite, MaskTerm, Operand, ScoreShape, Views
-from npu_compile.passes.values import Writes, aten, same, value, viewed
+from npu_compile.passes.values import Writes, aten, required_equal, same, value, viewed
 
 
 class Declined(Exception):
@@ -83,7 +83,7 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
     for name, size in (("query heads", heads), ("key heads", kv_heads), ("head dim", head_dim), ("value dim", value_dim)):
         if not isinstance(size, int):
             raise Declined(f"the number of {name} is symbolic")
-    if not same(k_len, v_len) or not same(head_dim, key_dim) or kv_heads == 0 or heads % kv_heads:
+    if not required_equal(k_len, v_len) or head_dim != key_dim or kv_heads == 0 or heads % kv_heads:
         raise Declined(
             f"shapes do not fit: query {operand_shape(query)}, key {operand_shape(key)}, value {operand_shape(value_)}"
         )

@@ -1,0 +1,86 @@
+"""The entry point: ``torch.compile(model, backend="ascend_fia")``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.registry import lookup_backend
+
+from .errors import AscendFiaError
+from .options import Options, parse
+from .passes.context_parallel.config import with_step
+from .pipeline import Compiled, run_passes, target_of, without_autocast
+from .report import GraphReport
+from .report_log import record, reset
+from .versions import execution
+
+
+def ascend_fia(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile one dynamo graph: attention becomes Ascend's fused operators, the rest stays.
+
+    Raises:
+        AscendFiaError: an unknown mode or option or a bad value; with ``strict``, an attention
+            computation that can't be lowered.
+    """
+    asked = parse(mode, options)
+    run, report = compile_graph(module, example_inputs, asked)
+    record(report, module, asked)
+    if asked.strict and report.left:
+        site = report.left[0]
+        raise AscendFiaError("options['strict']", True, f"{site.module_path or site.name}: {site.reason}")
+    return run
+
+
+def compile_graph(
+    module: fx.GraphModule, example_inputs: Sequence[Any], asked: Options
+) -> tuple[Callable[..., Any], GraphReport]:
+    """The callable that runs ``module`` as ``asked``, and the report on its attention."""
+    target = target_of(example_inputs, asked)
+    compiled = run_passes(module, example_inputs, target, asked.context_parallel)
+    where = execution(_device_type(example_inputs))
+    report = GraphReport(
+        name=_graph_name(),
+        sites=compiled.outcomes,
+        target=target.value,
+        execution=where.where,
+        timings=compiled.timings,
+        notes=(*where.notes, *compiled.notes),
+    )
+    return _callable(compiled, example_inputs, asked), report
+
+
+def _callable(compiled: Compiled, example_inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
+    function: Callable[..., Any] = compiled.module.forward
+    inputs = [*example_inputs, *(node.meta["val"] for node in compiled.step_inputs)]
+    if options.inner_backend != "eager":
+        function = lookup_backend(options.inner_backend)(compiled.module, inputs)
+    if compiled.step_inputs and options.context_parallel is not None:
+        function = with_step(function, options.context_parallel.steps)
+    if compiled.autocast:
+        device = _device_type(example_inputs)
+        function = without_autocast(function, device if torch.amp.is_autocast_available(device) else "cpu")
+    return function
+
+
+def _graph_name() -> str:
+    context = torch._guards.CompileContext.try_get()
+    return str(context.compile_id) if context is not None and context.compile_id is not None else ""
+
+
+def _device_type(example_inputs: Sequence[Any]) -> str:
+    """What the graph runs on: scalars on the CPU may be among the inputs of any device."""
+    types = {value.device.type for value in example_inputs if isinstance(value, torch.Tensor)}
+    return next((device for device in sorted(types) if device != "cpu"), "cpu")
+
+
+ascend_fia.reset = reset  # type: ignore[attr-defined]
+"""torch.compiler.reset() calls it."""

@@ -1,0 +1,125 @@
+"""The passes in order: what happens to one graph between dynamo and the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from .kernels.graph_ops import ensure_graph_ops
+from .kernels.targets import Target
+from .options import Options
+from .passes.context_parallel.config import ContextParallel
+from .passes.context_parallel.rewrite import rewrite
+from .passes.lower import lower
+from .passes.normalise import NormaliseError, normalise
+from .passes.recognise import recognise
+from .passes.site import SiteOutcome
+
+
+@dataclass
+class Compiled:
+    """A graph after all passes: what to run, and what became of each attention site."""
+
+    module: fx.GraphModule
+    outcomes: tuple[SiteOutcome, ...] = ()
+    autocast: bool = False
+    notes: tuple[str, ...] = ()
+    timings: dict[str, float] = field(default_factory=dict)
+    step_inputs: tuple[fx.Node, ...] = ()
+    """Inputs behind dynamo's own, which context parallel gives the graph at each step."""
+
+
+def run_passes(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    target: Target,
+    context_parallel: ContextParallel | None = None,
+) -> Compiled:
+    """Normalise, recognise and lower ``module``.
+
+    A graph that can't be normalised, or that is being trained, is returned as it came, with a
+    note that says so.
+    """
+    ensure_graph_ops()
+    if is_training(example_inputs):
+        return Compiled(module, notes=("gradients are needed: attention is left differentiable",))
+    timings: dict[str, float] = {}
+    try:
+        with _timed(timings, "normalise"):
+            normalised = normalise(module, example_inputs)
+    except NormaliseError as error:
+        return Compiled(module, notes=(f"left as it was: {error}",), timings=timings)
+    with _timed(timings, "recognise"):
+        found = recognise(normalised.module.graph)
+    with _timed(timings, "lower"):
+        outcomes = lower(normalised.module, found, target)
+    step_inputs: list[fx.Node] = []
+    if context_parallel is not None:
+        with _timed(timings, "context parallel"):
+            step_inputs = rewrite(normalised.module, context_parallel, outcomes)
+    return Compiled(
+        normalised.module, outcomes, normalised.autocast, timings=timings, step_inputs=tuple(step_inputs)
+    )
+
+
+def is_training(example_inputs: Sequence[Any]) -> bool:
+    """Whether gradients may be asked for: grad mode is on and an input or parameter needs them."""
+    return torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+    )
+
+
+def target_of(example_inputs: Sequence[Any], options: Options) -> Target:
+    """The machine to lower for: the option, or what the tensors are on."""
+    if options.target is not None:
+        return options.target
+    devices = {value.device.type for value in example_inputs if isinstance(value, torch.Tensor)}
+    return npu_target() if "npu" in devices else Target.CPU
+
+
+def npu_target() -> Target:
+    """The target of the NPU this process runs on, by torch_npu's SoC version number."""
+    import torch_npu  # type: ignore[import-not-found]
+
+    return soc_target(int(torch_npu._C._npu_get_soc_version()))
+
+
+_SOC_RANGES = (
+    (range(200, 206), Target.ASCEND310P),
+    (range(220, 226), Target.ASCEND910B),
+    (range(250, 256), Target.ASCEND910_93),
+    (range(260, 261), Target.ASCEND950),
+)
+
+
+def soc_target(soc: int) -> Target:
+    """Raises RuntimeError for an SoC version number that no target stands for."""
+    for numbers, target in _SOC_RANGES:
+        if soc in numbers:
+            return target
+    raise RuntimeError(f"SoC version {soc} is not one this backend can lower for")
+
+
+@contextmanager
+def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        timings[name] = time.perf_counter() - start
+
+
+def without_autocast(function: Callable[..., Any], device_type: str) -> Callable[..., Any]:
+    """The traced graph holds autocast's casts already; running it under autocast would cast again."""
+
+    def run(*args: Any) -> Any:
+        with torch.autocast(device_type, enabled=False), torch.autocast("cpu", enabled=False):
+            return function(*args)
+
+    return run

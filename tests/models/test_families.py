@@ -1,0 +1,36 @@
+"""Well-known model families, tiny and random: the compiled model computes what the plain one does.
+
+Every attention computation is lowered. float32 outputs agree to 1e-4 and in their arg-max;
+padded positions are left out of the comparison, nothing else is.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import npu_compile
+from tests.models.cases import Case, all_cases
+from tests.models.tiny import FAMILIES, Family
+
+RUNS = [
+    pytest.param(family, attention, case, id=f"{family.name}-{attention}-{case.__name__}")
+    for family, attention, case in all_cases(FAMILIES)
+]
+
+
+@pytest.mark.parametrize(("family", "attention", "case"), RUNS)
+def test_family(family: Family, attention: str, case: Case) -> None:
+    torch._dynamo.reset()
+    model = family.build(attention)
+    with torch.no_grad():
+        expected = case(family, model, model.forward)
+        actual = case(family, model, torch.compile(model.forward, backend="ascend_fia"))
+    assert len(actual) == len(expected)
+    for got, want in zip(actual, expected, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
+        assert torch.equal(got.argmax(-1), want.argmax(-1))
+    report = npu_compile.last_report()
+    assert [site.reason for site in report.left] == []
+    assert sum(len(graph.sites) for graph in report.graphs) % family.sites == 0
+    assert len(report.sites) >= family.sites
