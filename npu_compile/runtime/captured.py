@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from .errors import CaptureError, MovedInputError
-from .inputs import InputRoles
+from .inputs import BoundInputs, InputRoles
 from .interface import CapturedGraph, GraphRuntime, as_tuple
 from .length_source import LengthSource
 from .options import CaptureOptions
@@ -31,17 +30,19 @@ Key = tuple[Any, ...]
 _CAPTURING = threading.Lock()
 """A process can capture one graph at a time."""
 
-MAX_WASTED = 3
-"""Captures in a row whose tensors moved before the first replay; after that the shape isn't captured."""
+MAX_UNUSED = 8
+"""Captures without a replay in between; after that, new shapes or addresses aren't captured any more."""
 
 
 @dataclass(frozen=True)
 class Capture:
-    """One captured shape: its graph, what it was captured with, and how its results are handed out."""
+    """One captured shape: its graph, what it was captured with, and how its results are handed out.
+
+    ``written`` are the caller's tensors that a replay writes to.
+    """
 
     graph: CapturedGraph
-    bound: list[Any]
-    addresses: list[int]
+    bound: BoundInputs
     written: list[Tensor]
     outputs: list[Output]
 
@@ -68,7 +69,7 @@ class CapturedCallable:
         self._turns = Turns(refuse=options.threads == "refuse")
         self._captures: dict[Key, Capture] = {}
         self._refusals: dict[Key, str] = {}
-        self._wasted: Counter[Key] = Counter()
+        self._unused = 0
         self._roles: InputRoles | None = None
         self._runtime: GraphRuntime | None = runtime
         self._refusal: str | None = None
@@ -100,34 +101,34 @@ class CapturedCallable:
                 capture.graph.reset()
             self._captures.clear()
             self._refusals.clear()
-            self._wasted.clear()
+            self._unused = 0
             self._source.forget()
             self._roles, self._runtime = None, self._given_runtime
 
-    def _run(self, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _run(self, args: Sequence[Any]) -> Sequence[Any]:
         reason = self._refusal or _grad_refusal(args)
         if reason is not None:
             return self._uncaptured(args, reason)
         if self._roles is None:
-            self._roles = InputRoles.of(args, self._split.mutated)
+            self._roles = InputRoles.of(args, self._split)
         key = self._roles.key(args)
         capture = self._captures.get(key)
-        if capture is not None and self._roles.addresses(args) != capture.addresses:
+        if capture is not None and self._roles.addresses(args) != capture.bound.addresses:
             self._drop_moved(key, capture, args)
             capture = None
         if capture is not None:
-            return self._replay(key, capture, args)
+            return self._replay(capture, args)
         reason = self._refusals.get(key) or self._full()
         if reason is not None:
             return self._uncaptured(args, reason)
         return self._warm_up_and_capture(key, args)
 
-    def _replay(self, key: Key, capture: Capture, args: Sequence[Any]) -> tuple[Any, ...]:
-        assert self._roles is not None and self._runtime is not None
+    def _replay(self, capture: Capture, args: Sequence[Any]) -> list[Any]:
+        assert self._runtime is not None
         self._runtime.fence()
-        for i in self._roles.copied:
-            capture.bound[i].copy_(args[i])
+        ints, int_results = self._ints(args)
         try:
+            capture.bound.write(args, ints)
             updates = self.plan.updates(self._source.lengths(args))
             if updates:
                 capture.graph.update(updates)
@@ -140,49 +141,63 @@ class CapturedCallable:
         torch._C._increment_version(capture.written)
         self._source.commit(args)
         self.stats.replays += 1
-        self._wasted.pop(key, None)
-        return tuple(
+        self._unused = 0
+        results = [
             hand_out(args, result)
             for hand_out, result in zip(capture.outputs, capture.graph.outputs, strict=True)
-        )
+        ]
+        return self._with_ints(results, int_results)
 
-    def _warm_up_and_capture(self, key: Key, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _warm_up_and_capture(self, key: Key, args: Sequence[Any]) -> Sequence[Any]:
+        assert self._roles is not None
         try:
             self._runtime = self._runtime or runtime_for(args)
         except CaptureError as error:
             self._refusals[key] = self._refused(error)
             return self._uncaptured(args, self._refusals[key])
         self._runtime.fence()
+        ints, int_results = self._ints(args)
+        bound = self._roles.bind(args, len(ints))
+        bound.write(args, ints)
         updates = self.plan.resolve(self._source.lengths(args))
-        results = self._runtime.eager(self._split, args, updates)
+        results = self._runtime.eager(self._split, [*args, *bound.ints], updates)
         self.stats.warmups += 1
         try:
-            self._captures[key] = self._capture(args, updates)
+            self._captures[key] = self._capture(args, bound, updates)
         except CaptureError as error:
             self._refusals[key] = self._refused(error)
         finally:
             self._source.commit(args)
-        return results
+        return self._with_ints(list(results), int_results)
 
-    def _capture(self, args: Sequence[Any], updates: Sequence[Update]) -> Capture:
-        assert self._roles is not None and self._runtime is not None
-        bound = self._roles.bind(args)
+    def _capture(self, args: Sequence[Any], bound: BoundInputs, updates: Sequence[Update]) -> Capture:
+        assert self._runtime is not None
         with _CAPTURING, torch.no_grad():
-            graph = self._runtime.capture(self._split, bound, updates)
+            graph = self._runtime.capture(self._split, bound.values, updates)
         self.stats.captures += 1
+        self._unused += 1
         return Capture(
             graph=graph,
             bound=bound,
-            addresses=self._roles.addresses(args),
             written=[args[i] for i in self._split.mutated],
-            outputs=plan_outputs(args, bound, graph.outputs),
+            outputs=plan_outputs(args, bound.values, graph.outputs),
         )
+
+    def _ints(self, args: Sequence[Any]) -> tuple[Sequence[int], Sequence[int]]:
+        """The values of the body's int tensors, and of the graph's int results."""
+        return self._split.ints.run(args) if self._split.ints else ((), ())
+
+    def _with_ints(self, results: list[Any], int_results: Sequence[int]) -> list[Any]:
+        if self._split.ints:
+            for position, value in zip(self._split.ints.results, int_results, strict=True):
+                results[position] = value
+        return results
 
     def _drop_moved(self, key: Key, capture: Capture, args: Sequence[Any]) -> None:
         """Drop a capture whose tensors have moved, or say that they have."""
         assert self._roles is not None
         names = [node.name for node in self._gm.graph.nodes if node.op == "placeholder"]
-        moved = ", ".join(names[i] for i in self._roles.moved(args, capture.addresses))
+        moved = ", ".join(names[i] for i in self._roles.moved(args, capture.bound.addresses))
         if self.options.on_move == "error":
             raise MovedInputError(
                 f"{moved}: not at the address the graph was captured with; write weights and caches in "
@@ -192,10 +207,6 @@ class CapturedCallable:
         capture.graph.reset()
         del self._captures[key]
         self.stats.recaptures += 1
-        self._wasted[key] += 1
-        if self._wasted[key] >= MAX_WASTED:
-            reason = f"{moved}: at another address in every call, so no capture can be replayed"
-            self._refusals[key] = self._refused(CaptureError(reason))
 
     def _refused(self, error: CaptureError) -> str:
         """The reason of a refusal, as a log line, or raised if the options say so."""
@@ -205,11 +216,13 @@ class CapturedCallable:
         return str(error)
 
     def _full(self) -> str | None:
-        if len(self._captures) < self.options.max_graphs:
-            return None
-        return f"{self.options.max_graphs} shapes are captured already (max_graphs)"
+        if self._unused >= MAX_UNUSED:
+            return f"{MAX_UNUSED} captures in a row were never replayed: shapes or addresses don't repeat"
+        if len(self._captures) >= self.options.max_graphs:
+            return f"{self.options.max_graphs} shapes are captured already (max_graphs)"
+        return None
 
-    def _uncaptured(self, args: Sequence[Any], reason: str) -> tuple[Any, ...]:
+    def _uncaptured(self, args: Sequence[Any], reason: str) -> Sequence[Any]:
         self.stats.fallbacks[reason] += 1
         return as_tuple(self._gm(*args))
 

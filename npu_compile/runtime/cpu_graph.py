@@ -2,8 +2,8 @@
 
 What is simulated, after torch_npu 2.13:
 
-* Capturing runs nothing. It refuses what needs the host: values read back, shapes that depend on data,
-  tensors built from host data, calls of Python functions.
+* Capturing runs nothing. It refuses what needs the host: values read back, shapes that depend on data, calls
+  of Python functions. (Copies from host memory are refused too, but on a CPU all memory is the host's.)
 * A replay reads and writes the addresses of the capture, whatever its owner has put elsewhere since.
 * Host lengths are baked in, and only an update changes them. A recorded call waits for a word that an
   update writes and the call clears. A replay without an update therefore blocks for ever; on a CANN
@@ -26,7 +26,6 @@ from .interface import Record, as_tuple, body_arguments, pinned, require_tensor_
 from .split import Split
 from .update_plan import Update, check_update
 
-_LIFTS = ("aten::lift_fresh_copy", "aten::lift_fresh", "aten::lift")
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "ascend_fia::host_lengths")
 
 
@@ -135,7 +134,5 @@ class _CaptureCheck(fx.Interpreter):
                 raise CaptureError(
                     f"{n.target} reads a value on the host, which waits for the device", n.name
                 )
-            if name in _LIFTS:
-                raise CaptureError(f"{n.target} copies from host memory", n.name)
         elif getattr(n.target, "__module__", None) not in ("_operator", "math", "torch"):
             raise CaptureError(f"{n.target} is a Python function: it would run at capture only", n.name)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .split import Split
+
 _data_ptr = Tensor.data_ptr
 
 
@@ -26,16 +28,19 @@ class InputRoles:
     plain: tuple[int, ...]
 
     @classmethod
-    def of(cls, args: Sequence[Any], mutated: Sequence[int]) -> InputRoles:
-        """``mutated`` inputs are fixed; so are parameters, what dynamo marked static, and views of those."""
+    def of(cls, args: Sequence[Any], split: Split) -> InputRoles:
+        """Inputs that the body writes to are fixed; so are parameters, what dynamo marked static, and views
+        of those. Ints that the body doesn't depend on have no role.
+        """
         tensors = [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
-        fixed = {i for i in tensors if i in mutated or _static(args[i])}
+        fixed = {i for i in tensors if i in split.mutated or _static(args[i])}
         storages = {_storage(args[i]) for i in fixed if args[i].numel()}
         fixed |= {i for i in tensors if args[i].numel() and _storage(args[i]) in storages}
+        lifted = split.ints.lifted if split.ints else ()
         return cls(
             fixed=tuple(sorted(fixed)),
             copied=tuple(i for i in tensors if i not in fixed),
-            plain=tuple(i for i in range(len(args)) if i not in set(tensors)),
+            plain=tuple(i for i in range(len(args)) if i not in tensors and i not in lifted),
         )
 
     def key(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -49,13 +54,36 @@ class InputRoles:
         """Positions of the fixed inputs that aren't at ``addresses``."""
         return [i for i, address in zip(self.fixed, addresses, strict=True) if args[i].data_ptr() != address]
 
-    def bind(self, args: Sequence[Any]) -> list[Any]:
-        """The arguments to capture: fixed inputs and plain values as they are, buffers for the copied."""
-        bound = list(args)
+    def bind(self, args: Sequence[Any], int_tensors: int) -> BoundInputs:
+        """What to capture with: fixed inputs and plain values as they are, buffers for the rest."""
+        values = list(args)
         with torch.inference_mode(False):
             for i in self.copied:
-                bound[i] = torch.empty_like(args[i], requires_grad=False)
-        return bound
+                values[i] = torch.empty_like(args[i], requires_grad=False)
+            device = next((arg.device for arg in args if isinstance(arg, Tensor)), None)
+            ints = [torch.empty((), dtype=torch.int64, device=device) for _ in range(int_tensors)]
+        copies = [(i, values[i]) for i in self.copied]
+        return BoundInputs([*values, *ints], self.addresses(args), copies, ints)
+
+
+@dataclass(frozen=True)
+class BoundInputs:
+    """The arguments of a capture: the graph's inputs and then the int tensors.
+
+    ``addresses`` are those of the fixed inputs; ``copies`` the buffers by position of their input.
+    """
+
+    values: list[Any]
+    addresses: list[int]
+    copies: list[tuple[int, Tensor]]
+    ints: list[Tensor]
+
+    def write(self, args: Sequence[Any], ints: Sequence[int]) -> None:
+        """Put a step's inputs and ints into the buffers."""
+        for i, buffer in self.copies:
+            buffer.copy_(args[i])
+        for tensor, value in zip(self.ints, ints, strict=True):
+            tensor.fill_(value)
 
 
 def _static(tensor: Tensor) -> bool:

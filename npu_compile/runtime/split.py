@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from ..kernels.graph_ops import OPERATORS, length_arguments
 from .errors import CaptureError
+from .int_inputs import IntProgram, lift_ints
 from .length_program import LengthProgram, extract, extract_step
 from .memory import Memory
 from .update_plan import UpdatePlan, UpdateRow
@@ -25,10 +26,11 @@ HOST_LENGTHS = "ascend_fia::host_lengths"
 
 @dataclass(frozen=True)
 class Split:
-    """``body`` takes the graph's inputs and then, record by record, a list of ints for each key of the plan.
+    """``body`` takes the graph's inputs, the int tensors of ``ints``, and a list of ints per record and key.
 
     ``mutated`` are the positions of the inputs that the body writes to. ``program`` is None where nothing
-    needs lengths; ``step`` is None where its inputs can't be mirrored on the host.
+    needs lengths; ``step`` is None where its inputs can't be mirrored on the host; ``ints`` is None where
+    no int input changes from step to step.
     """
 
     body: fx.GraphModule
@@ -36,6 +38,7 @@ class Split:
     mutated: tuple[int, ...]
     program: LengthProgram | None = None
     step: LengthProgram | None = None
+    ints: IntProgram | None = None
 
 
 def split(gm: fx.GraphModule) -> Split:
@@ -44,12 +47,14 @@ def split(gm: fx.GraphModule) -> Split:
     calls = [node for node in gm.graph.nodes if _operator(node) is not None]
     lengths = _length_nodes(calls)
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    body, ints = _body(gm, calls)
     return Split(
-        body=_body(gm, calls),
+        body=body,
         plan=_plan(calls, lengths),
         mutated=tuple(index for index, node in enumerate(inputs) if node in memory.writers),
         program=extract(gm, memory, lengths) if lengths else None,
         step=extract_step(gm, memory, lengths) if lengths else None,
+        ints=ints,
     )
 
 
@@ -103,20 +108,20 @@ def _module_path(call: fx.Node) -> str:
     return str(list(stack.values())[-1][0]) if stack else ""
 
 
-def _body(gm: fx.GraphModule, calls: list[fx.Node]) -> fx.GraphModule:
+def _body(gm: fx.GraphModule, calls: list[fx.Node]) -> tuple[fx.GraphModule, IntProgram | None]:
     """The graph with every attention call made torch_npu's own, its lengths given as inputs."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
-    output = graph.graph_copy(gm.graph, values)
-    graph.output(output)
-    last_input = max((node for node in graph.nodes if node.op == "placeholder"), default=None)
+    graph.output(graph.graph_copy(gm.graph, values))
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    last = inputs[-1] if inputs else None
     for record, call in enumerate(calls):
-        copied = values[call]
         name = _operator(call) or ""
-        copied.target = getattr(torch.ops.npu, name).default
+        values[call].target = getattr(torch.ops.npu, name).default
         for key in _given(call):
-            with graph.inserting_after(last_input) if last_input else graph.inserting_before():
-                last_input = graph.placeholder(f"{key}_of_record_{record}")
-            copied.update_kwarg(key, last_input)
+            with graph.inserting_after(last) if last else graph.inserting_before():
+                last = graph.placeholder(f"{key}_of_record_{record}")
+            values[call].update_kwarg(key, last)
     graph.eliminate_dead_code()
-    return fx.GraphModule(gm, graph, "CapturedBody")
+    ints = lift_ints(graph, inputs)
+    return fx.GraphModule(gm, graph, "CapturedBody"), ints
