@@ -71,6 +71,14 @@ def _callable(compiled: Compiled, example_inputs: Sequence[Any], options: Option
     return function
 
 
+def capture_options(options: Options) -> CaptureOptions:
+    return CaptureOptions(
+        on_move=options.on_moved_input,
+        capture_sizes=options.capture_sizes,
+        on_oversize=options.capture_overflow,
+    )
+
+
 def _graph_name() -> str:
     context = torch._guards.CompileContext.try_get()
     return str(context.compile_id) if context is not None and context.compile_id is not None else ""

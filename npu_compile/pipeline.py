@@ -24,9 +24,13 @@ from .passes.site import SiteOutcome
 
 @dataclass
 class Compiled:
-    """A graph after all passes: what to run, and what became of each attention site."""
+    """A graph after all passes: what to run, and what became of each attention site.
+
+    ``traced`` is False for a graph that was left as dynamo gave it.
+    """
 
     module: fx.GraphModule
+    traced: bool
     outcomes: tuple[SiteOutcome, ...] = ()
     autocast: bool = False
     notes: tuple[str, ...] = ()
@@ -48,13 +52,13 @@ def run_passes(
     """
     ensure_graph_ops()
     if is_training(example_inputs):
-        return Compiled(module, notes=("gradients are needed: attention is left differentiable",))
+        return Compiled(module, False, notes=("gradients are needed: attention is left differentiable",))
     timings: dict[str, float] = {}
     try:
         with _timed(timings, "normalise"):
             normalised = normalise(module, example_inputs)
     except NormaliseError as error:
-        return Compiled(module, notes=(f"left as it was: {error}",), timings=timings)
+        return Compiled(module, False, notes=(f"left as it was: {error}",), timings=timings)
     with _timed(timings, "recognise"):
         found = recognise(normalised.module.graph)
     with _timed(timings, "lower"):
