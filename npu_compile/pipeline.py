@@ -67,9 +67,7 @@ def run_passes(
     if context_parallel is not None:
         with _timed(timings, "context parallel"):
             step_inputs = rewrite(normalised.module, context_parallel, outcomes)
-    return Compiled(
-        normalised.module, outcomes, normalised.autocast, timings=timings, step_inputs=tuple(step_inputs)
-    )
+    return Compiled(normalised.module, True, outcomes, normalised.autocast, (), timings, tuple(step_inputs))
 
 
 def is_training(example_inputs: Sequence[Any]) -> bool:
