@@ -33,22 +33,24 @@ def check_attention(device: str, dtype: Any) -> float | str:
     """Compile one causal attention, (1, 4, 17, 64) with 2 key heads, and compare it with eager."""
     import torch
 
-    from .report_log import last_report
-
     def attend(q: Any, k: Any, v: Any) -> Any:
         attention = torch.nn.functional.scaled_dot_product_attention
         return attention(q, k, v, is_causal=True, enable_gqa=True)
 
     try:
+        from .backend import ascend_fia
+        from .report_log import last_report
+
         torch.manual_seed(0)
         q, k, v = (torch.randn(1, heads, 17, 64, dtype=dtype).to(device) for heads in (4, 2, 2))
         with torch.no_grad():
-            found = torch.compile(attend, backend="ascend_fia")(q, k, v)
+            found = torch.compile(attend, backend=ascend_fia)(q, k, v)
             error = float((found - attend(q, k, v)).abs().max())
+        if left := last_report().left:
+            return f"not lowered: {left[0].reason}"
     except Exception as failure:
-        return f"{type(failure).__name__}: {failure}".strip().partition("\n")[0]
-    if not last_report().lowered:
-        return "not lowered: " + "; ".join(site.reason or "" for site in last_report().left)
+        cause = getattr(failure, "inner_exception", failure)
+        return f"{type(cause).__name__}: {cause}".partition("\n")[0]
     return error
 
 
