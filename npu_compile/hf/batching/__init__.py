@@ -1,0 +1,1 @@
+"""transformers' continuous batching with every layer on block tables."""
