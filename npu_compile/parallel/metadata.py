@@ -18,24 +18,20 @@ from .layout.zigzag import Zigzag, block_sizes
 
 
 def prefill_metadata(
-    lengths: Sequence[int],
-    rank: int,
-    ranks: int,
-    prefix: Sequence[int] | None = None,
-    interleave: int = 1,
+    lengths: Sequence[int], rank: int, cache: Interleave, prefix: Sequence[int] | None = None
 ) -> PrefillMetadata:
     """The zigzag of ``lengths`` new tokens after ``prefix`` cached ones, on ``rank``.
 
-    A rank's K/V rows are the prefix tokens it holds (interleaved in runs of ``interleave``; sequence
-    after sequence), then its new tokens. Raises AscendFiaError for lengths that can't be split.
+    A rank's K/V rows are the prefix tokens it holds in ``cache`` (sequence after sequence), then its
+    new tokens. Raises AscendFiaError for lengths that can't be split.
     """
     prefix = list(prefix) if prefix is not None else [0] * len(lengths)
     check_lengths("prefix", prefix)
     if len(prefix) != len(lengths):
         raise AscendFiaError("prefix", prefix, f"needs one entry for each of the {len(lengths)} sequences")
-    layout, cache = Zigzag(tuple(lengths), ranks), Interleave(ranks, interleave)
-    held = [cache.local_lengths(torch.tensor(prefix), r).tolist() for r in range(ranks)]
-    rows_per_rank = max(sum(held[r]) + layout.tokens(r) for r in range(ranks))
+    layout = Zigzag(tuple(lengths), cache.ranks)
+    held = [cache.local_lengths(torch.tensor(prefix), r).tolist() for r in range(cache.ranks)]
+    rows_per_rank = max(sum(held[r]) + layout.tokens(r) for r in range(cache.ranks))
     return PrefillMetadata(
         total_q_prev_tokens=sum(layout.prev_sizes(rank)),
         rows_per_rank=rows_per_rank,
@@ -87,14 +83,11 @@ class DecodeMetadata:
     local_lengths: Tensor
 
 
-def decode_metadata(
-    lengths: Tensor, rank: int, ranks: int, capacity: int, interleave: int = 1
-) -> DecodeMetadata:
+def decode_metadata(lengths: Tensor, rank: int, cache: Interleave, capacity: int) -> DecodeMetadata:
     """For sequences of ``lengths`` tokens that get one more; a rank's cache has ``capacity`` rows.
 
     Raises AscendFiaError where a sequence outgrows the cache.
     """
-    cache = Interleave(ranks, interleave)
     after = cache.local_lengths(lengths + 1, rank)
     if int(cache.local_lengths(lengths + 1, 0).max()) > capacity:
         rule = f"one more token needs more than the {capacity} cache rows of a rank"

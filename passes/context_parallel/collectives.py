@@ -51,6 +51,10 @@ class Group:
         part = [tensor.shape[0] // self.ranks] * self.ranks
         return _c10d.all_to_all_single.default(tensor, part, part, self.name)
 
+    def run(self, collective: Collective) -> Tensor:
+        """``collective`` from start to end."""
+        return _c10d.wait_tensor.default(self.start(collective))
+
 
 def run_on_group(algorithm: Algorithm[Result], group: Group) -> Result:
     """Run ``algorithm`` as this process's rank of ``group``.

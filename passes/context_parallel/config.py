@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -43,6 +44,15 @@ class StepInputs:
         """The inverse of :meth:`values`."""
         split, rows, *halves = values
         return PrefillStep(split, rows, Half(*halves[:3]), Half(*halves[3:]))
+
+
+def with_step(function: Callable[..., Any], steps: StepInputs) -> Callable[..., Any]:
+    """``function`` given the running step's metadata behind its own arguments."""
+
+    def run(*args: Any) -> Any:
+        return function(*args, *steps.values())
+
+    return run
 
 
 NAMES = (

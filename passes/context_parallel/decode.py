@@ -7,12 +7,14 @@ the output in float32; each rank merges its share of the heads.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from npu_compile.kernels.layouts import LAYOUTS
 
-from .collectives import AllGather, Algorithm, AllToAll
+from .collectives import Algorithm, AllGather, AllToAll
 from .fia_call import FiaCall, from_rows, lse_rows, to_rows
 from .merge import Lse, Partial, merge
 
@@ -45,19 +47,16 @@ def decode_attention(call: FiaCall, ranks: int, heads_sharded: bool = False) -> 
 def _gather_heads(call: FiaCall, ranks: int, batch: int) -> Algorithm[FiaCall]:
     """The call with the queries of all ranks' heads; query and rope go in one collective."""
     letters = LAYOUTS[call.input_layout].query
-    tensors = [call.query] + (
-        [call.argument("query_rope")] if call.argument("query_rope") is not None else []
-    )
+    tensors = [tensor for tensor in (call.query, call.argument("query_rope")) if tensor is not None]
     rows = [to_rows(tensor, letters, call.num_heads) for tensor in tensors]
     (gathered,) = yield (AllGather(torch.cat(rows, -1).transpose(0, 1)),)
-    widths = [part.shape[-1] for part in rows]
-    whole = [
-        from_rows(part, letters, batch).contiguous() for part in gathered.transpose(0, 1).split(widths, -1)
-    ]
-    changes = {call.names.heads: call.num_heads * ranks, "num_key_value_heads": call.num_key_value_heads}
-    if len(whole) == 2:
-        changes["query_rope"] = whole[1]
-    return FiaCall(call.operator, whole[0], call.key, call.value, call.arguments).with_arguments(**changes)
+    parts = gathered.transpose(0, 1).split([part.shape[-1] for part in rows], -1)
+    query, *rope = (from_rows(part, letters, batch).contiguous() for part in parts)
+    return replace(call, query=query).with_arguments(
+        **{call.names.heads: call.num_heads * ranks},
+        num_key_value_heads=call.num_key_value_heads,
+        query_rope=rope[0] if rope else None,
+    )
 
 
 def _local(call: FiaCall) -> Partial:
@@ -69,15 +68,18 @@ def _local(call: FiaCall) -> Partial:
 def _merge_own_heads(part: Partial, ranks: int) -> Algorithm[Tensor]:
     """(rows, N / R, D): the merged output of this rank's heads."""
     (received,) = yield (AllToAll(_pack(part)),)
-    parts = received.unflatten(0, (ranks, received.shape[0] // ranks)).unbind()
-    return merge([_unpack(packed) for packed in parts]).out
+    return _merge(received, ranks)
 
 
 def _merge_everywhere(part: Partial, ranks: int) -> Algorithm[Tensor]:
     """(rows, N, D) on every rank, for head counts that R doesn't divide."""
     (gathered,) = yield (AllGather(_pack(part)),)
-    parts = gathered.unflatten(0, (ranks, gathered.shape[0] // ranks)).unbind()
-    return merge([_unpack(packed) for packed in parts]).out
+    return _merge(gathered, ranks)
+
+
+def _merge(packed: Tensor, ranks: int) -> Tensor:
+    """From R parts of the same heads, one behind the other."""
+    return merge([_unpack(part) for part in packed.unflatten(0, (ranks, -1)).unbind()]).out
 
 
 def _pack(part: Partial) -> Tensor:

@@ -68,7 +68,8 @@ def _unknown_arguments(call: FiaCall, known: set[str]) -> str | None:
 
 
 def _square(call: FiaCall) -> bool:
-    place = [i for i, letter in enumerate(LAYOUTS[call.input_layout].query) if letter in "ST"][0]
+    letters = LAYOUTS[call.input_layout].query
+    place = letters.index("T" if "T" in letters else "S")
     return same(_size(call.query, place), _size(call.key, place))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from npu_compile.kernels.layouts import LAYOUTS
 
-from .collectives import AllGather, Algorithm
+from .collectives import Algorithm, AllGather
 from .fia_call import FiaCall, from_rows, to_rows
 from .metadata import Half, PrefillStep
 

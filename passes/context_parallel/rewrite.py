@@ -28,11 +28,13 @@ class ContextParallelError(RuntimeError):
     """An attention computation that can't take part in context parallel; says which and why."""
 
 
-def rewrite(module: fx.GraphModule, config: ContextParallel, outcomes: Sequence[SiteOutcome] = ()) -> int:
-    """Rewrite ``module`` in place; returns how many attention calls were rewritten.
+def rewrite(
+    module: fx.GraphModule, config: ContextParallel, outcomes: Sequence[SiteOutcome] = ()
+) -> list[fx.Node]:
+    """Rewrite ``module`` in place.
 
-    In prefill mode a graph with attention gets trailing inputs, for which ``config.steps.values()``
-    is to be passed at each call.
+    Returns the placeholders that were added behind the graph's own: at each call they are to be
+    given ``config.steps.values()``. There are some in prefill mode where the graph has attention.
 
     Args:
         outcomes: what became of the graph's attention sites in the lowering.
@@ -53,7 +55,7 @@ def rewrite(module: fx.GraphModule, config: ContextParallel, outcomes: Sequence[
         _replace(module.graph, node, config, steps)
     module.graph.lint()
     module.recompile()
-    return len(calls)
+    return steps
 
 
 def _reason(call: FiaCall, config: ContextParallel) -> str | None:
@@ -73,8 +75,8 @@ def _replace(graph: fx.Graph, node: fx.Node, config: ContextParallel, steps: lis
     def parallel(*values: torch.Tensor) -> torch.Tensor:
         given = dict(zip(inputs, values, strict=False))
         named = {name: given[source] for name, source in tensors.items()}
-        qkv = [named.pop(name) for name in ("query", "key", "value")]
-        here = FiaCall(call.operator, *qkv, arguments={**plain, **named})
+        query, key, value = (named.pop(name) for name in ("query", "key", "value"))
+        here = FiaCall(call.operator, query, key, value, {**plain, **named})
         if config.mode == "prefill":
             step = StepInputs.unflatten(values[len(inputs) :])
             return run_on_group(prefill_attention(here, step), config.group)

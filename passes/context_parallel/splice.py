@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compile.passes.emit_node import fake_mode_of
+
+ORIGIN = ("stack_trace", "nn_module_stack")
+"""Where in the user's program a node comes from."""
 
 
 def splice(
@@ -26,13 +28,14 @@ def splice(
         traced = make_fx(function, pre_dispatch=True)(*(node.meta["val"] for node in inputs))
     placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
     copies: dict[fx.Node, fx.Node] = dict(zip(placeholders, inputs, strict=True))
-    origin = {key: before.meta[key] for key in ("stack_trace", "nn_module_stack") if key in before.meta}
     traced.graph.eliminate_dead_code()
     with graph.inserting_before(before):
         for node in traced.graph.nodes:
             if node.op == "call_function":
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-                copies[node].meta.update(origin)
+                for key in ORIGIN:
+                    if key in before.meta:
+                        copies[node].meta[key] = before.meta[key]
             elif node.op == "output":
                 return copies[node.args[0]]
             else:

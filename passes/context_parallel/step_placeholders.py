@@ -36,7 +36,7 @@ def add_step_placeholders(graph: fx.Graph, steps: StepInputs) -> list[fx.Node]:
 
 
 class _Sizes:
-    """Fakes for the values; tensors of equal first size by meaning (one entry per sequence) share a symbol."""
+    """Fakes for the values; tensors with one entry per sequence share the symbol of their size."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         if mode.shape_env is None:

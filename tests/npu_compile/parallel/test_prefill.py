@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from npu_compile.parallel.layout.interleave import Interleave
 from npu_compile.parallel.layout.zigzag import Zigzag
 from npu_compile.parallel.metadata import prefill_metadata
 from npu_compile.parallel.simulator import simulate
@@ -64,7 +65,7 @@ def run(lengths, ranks, prefix=None, interleave=1, split_shift=0, heads=(4, 2), 
     for rank in range(ranks):
         index = layout.token_index(rank)
         rows = [torch.cat([held_rows(x, prefix, rank, ranks, interleave), new(x)[index]]) for x in (k, v)]
-        metadata = prefill_metadata(lengths, rank, ranks, prefix, interleave)
+        metadata = prefill_metadata(lengths, rank, Interleave(ranks, interleave), prefix)
         step = metadata.step()
         mode = {"sparse_mode": 4, "pre_tokens": window - 1} if window else {"sparse_mode": 3}
         call = call_for(torch.cat(q)[index], *rows, scale, **mode)
@@ -118,7 +119,7 @@ def test_the_midpoint_is_not_the_split(monkeypatch):
 
 
 def test_worked_numbers_of_two_ranks():
-    first, second = (prefill_metadata([10, 6], rank, 2, [3, 0]) for rank in range(2))
+    first, second = (prefill_metadata([10, 6], rank, Interleave(2), [3, 0]) for rank in range(2))
     assert first.total_q_prev_tokens == 5 and first.tokens == 8
     assert (first.actual_seq_q_prev, first.actual_seq_q_next) == ([3, 2], [2, 1])
     assert (first.kv_len_prev, first.kv_len_next) == ([6, 2], [13, 6])
@@ -130,7 +131,7 @@ def test_worked_numbers_of_two_ranks():
 
 
 def test_one_sequence_goes_through_the_same_code():
-    metadata = prefill_metadata([17], 1, 2)
+    metadata = prefill_metadata([17], 1, Interleave(2))
     assert metadata.actual_seq_q_prev == [4] and metadata.total_q_prev_tokens == 4
     assert metadata.step().prev.q_lengths.tolist() == [4]
 
@@ -153,4 +154,4 @@ def test_fields_that_do_not_fit_are_named(change, named):
     from dataclasses import replace
 
     with pytest.raises(ValueError, match=named):
-        replace(prefill_metadata([10, 6], 0, 2, [3, 0]), **change)
+        replace(prefill_metadata([10, 6], 0, Interleave(2), [3, 0]), **change)

@@ -1,0 +1,125 @@
+"""A Hugging Face cache that holds this rank's share of the keys.
+
+Each layer keeps rows (B, N, capacity + 1, D) of K and V: for multi-head latent attention, of the
+latents and their rope. Sequences lie interleaved over the ranks (layout/interleave.py). The last row
+is spare: a decode step writes there what another rank keeps, so that its graph is the same on every
+rank and step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+@dataclass
+class CacheStep:
+    """What the layers are to do in the running step; all layers share one.
+
+    Args:
+        prefill: tokens are being prefilled (kept aside until ``store``), not decoded.
+        rows: decode: (B,) int64, the row of each sequence's new token.
+        prefix: prefill: (2, P) int64, sequence and row of each cached token that is read.
+    """
+
+    prefill: bool
+    rows: Tensor
+    prefix: Tensor
+
+    @classmethod
+    def for_prefill(cls, device: torch.device) -> CacheStep:
+        """The first step of a batch, with nothing cached."""
+        nothing = torch.empty(2, 0, dtype=torch.int64, device=device)
+        return cls(True, nothing[0], nothing)
+
+    def to_prefill(self, prefix: Tensor) -> None:
+        self.prefill, self.prefix = True, prefix
+
+    def to_decode(self, rows: Tensor) -> None:
+        self.prefill, self.rows = False, rows
+
+
+class ShardedLayer(CacheLayerMixin):
+    """One layer's rows on this rank."""
+
+    is_compileable = True
+    is_sliding = False
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, step: CacheStep, batch: int, capacity: int) -> None:
+        super().__init__()
+        self.step = step
+        self.batch = batch
+        self.capacity = capacity
+        self.fresh: tuple[Tensor, Tensor] | None = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate for K/V (.., N, .., D) like the given ones."""
+        rows = self.capacity + 1
+        self.keys = key_states.new_zeros(self.batch, key_states.shape[1], rows, key_states.shape[-1])
+        self.values = value_states.new_zeros(self.batch, value_states.shape[1], rows, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Decode: write the new token, return all rows. Prefill: return the cached tokens, then the new."""
+        if self.step.prefill:
+            self.fresh = (key_states, value_states)
+            if not self.is_initialized:
+                return key_states, value_states
+            return self._after_prefix(self.keys, key_states), self._after_prefix(self.values, value_states)
+        sequences = torch.arange(self.batch, device=key_states.device)
+        self.keys[sequences, :, self.step.rows] = key_states[:, :, 0]
+        self.values[sequences, :, self.step.rows] = value_states[:, :, 0]
+        return self.keys, self.values
+
+    def _after_prefix(self, cached: Tensor, fresh: Tensor) -> Tensor:
+        sequences, rows = self.step.prefix
+        prefix = cached[sequences, :, rows].transpose(0, 1).unsqueeze(0)
+        return torch.cat([prefix, fresh], -2)
+
+    def take_fresh(self) -> tuple[Tensor, Tensor]:
+        """K and V of the tokens just prefilled, (B, N, S, D); the layer lets go of them."""
+        assert self.fresh is not None, "a prefill writes the fresh tokens"
+        fresh, self.fresh = self.fresh, None
+        return fresh
+
+    def store(self, keys: Tensor, values: Tensor, sequences: Tensor, rows: Tensor) -> None:
+        """Write K/V (M, N, D) of tokens to their sequences' rows, each (M,) int64."""
+        if not self.is_initialized:
+            self.lazy_initialization(keys.unsqueeze(-2), values.unsqueeze(-2))
+        self.keys[sequences, :, rows] = keys
+        self.values[sequences, :, rows] = values
+
+    def get_seq_length(self) -> int:
+        """Cached tokens that come before the new ones, as the mask is built from it."""
+        if self.step.prefill:
+            return self.step.prefix.shape[1]
+        return self.capacity
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[Any, int]:
+        # Before transformers 5 this is the positions of the queries.
+        length = query_length.shape[0] if isinstance(query_length, Tensor) else query_length
+        return self.get_seq_length() + length, 0
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+    def get_max_cache_shape(self) -> int:
+        return self.capacity
+
+
+def sharded_cache(layers: int, step: CacheStep, batch: int, capacity: int) -> Cache:
+    """An empty cache for ``batch`` sequences of which a rank keeps at most ``capacity`` tokens each."""
+    return Cache(layers=[ShardedLayer(step, batch, capacity) for _ in range(layers)])
+
+
+def sharded_layers(cache: Cache) -> list[ShardedLayer]:
+    """The layers of a cache that :func:`sharded_cache` made."""
+    return cast(list[ShardedLayer], cache.layers)

@@ -1,0 +1,85 @@
+"""The three programs of a context parallel model, compiled: split prefill, whole prefill, decode."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from transformers.cache_utils import Cache
+
+from npu_compile.passes.context_parallel.config import StepInputs
+
+from .shards import Shard
+
+
+class CompiledSteps:
+    """``model.forward`` with sharded inputs, under the ``ascend_fia`` backend.
+
+    ``fullgraph`` is set because a part that dynamo leaves to eager would attend to this rank's
+    tokens only.
+    """
+
+    def __init__(self, model: nn.Module, group: ProcessGroup, options: Mapping[str, Any]) -> None:
+        self._model = model
+        self._device = next(model.parameters()).device
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self.inputs = StepInputs()
+        prefill = {"mode": "prefill", "group": group, "steps": self.inputs}
+        decode = {"mode": "decode", "group": group}
+        self._split = self._compile(self._prefill, {**options, "context_parallel": prefill})
+        self._whole = self._compile(self._prefill, dict(options))
+        self._decode = self._compile(self._decode_step, {**options, "context_parallel": decode})
+
+    @staticmethod
+    def _compile(function: Any, options: dict[str, Any]) -> Any:
+        return torch.compile(function, backend="ascend_fia", fullgraph=True, options=options or None)
+
+    def prefill(self, shard: Shard, cache: Cache, all_logits: bool) -> Tensor:
+        """Logits (1, T or B, V) of this rank's tokens, or of ``shard.last`` only. Load ``inputs`` first."""
+        return self._prefill_with(self._split, shard, cache, all_logits)
+
+    def prefill_whole(self, shard: Shard, cache: Cache) -> Tensor:
+        """Logits (B, L, V) of a padded batch that every rank computes by itself."""
+        return self._prefill_with(self._whole, shard, cache, True)
+
+    def decode(self, tokens: Tensor, positions: Tensor, local_lengths: Tensor, cache: Cache) -> Tensor:
+        """Logits (B, V); ``tokens`` and ``positions`` are (B, 1), ``local_lengths`` (B,), all int64."""
+        arguments = (tensor.to(self._device) for tensor in (tokens, positions, local_lengths))
+        logits: Tensor = self._decode(*arguments, cache)
+        return logits[:, -1]
+
+    def _prefill_with(self, compiled: Any, shard: Shard, cache: Cache, all_logits: bool) -> Tensor:
+        input_ids, position_ids = shard.input_ids.to(self._device), shard.position_ids.to(self._device)
+        for tensor in (input_ids, position_ids):
+            torch._dynamo.maybe_mark_dynamic(tensor, 1)
+        keep = torch.arange(input_ids.shape[1]) if all_logits else shard.last
+        logits: Tensor = compiled(input_ids, position_ids, keep.to(self._device), cache)
+        return logits
+
+    def _prefill(self, input_ids: Tensor, position_ids: Tensor, keep: Tensor, cache: Cache) -> Tensor:
+        return self._forward(input_ids, position_ids, None, cache, keep)
+
+    def _decode_step(self, tokens: Tensor, positions: Tensor, local_lengths: Tensor, cache: Cache) -> Tensor:
+        # The mask says which rows hold keys; the lowering makes lengths of it.
+        rows = torch.arange(cache.get_mask_sizes(1, 0)[0], device=tokens.device)
+        held = (rows < local_lengths[:, None])[:, None, None]
+        return self._forward(tokens, positions, held, cache, 0)
+
+    def _forward(
+        self, input_ids: Tensor, position_ids: Tensor, mask: Tensor | None, cache: Cache, keep: Any
+    ) -> Tensor:
+        output = self._model(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            attention_mask=mask,
+            use_cache=True,
+            logits_to_keep=keep,
+            **{self._cache_name: cache},
+        )
+        logits: Tensor = output.logits
+        return logits

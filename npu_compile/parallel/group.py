@@ -1,0 +1,125 @@
+"""Groups: naming the one to use, and finding out at the start whether all ranks mean the same.
+
+Ranks that disagree on their group would otherwise wait for each other inside a collective until its
+timeout, some of them in a group whose members never come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from npu_compile.errors import AscendFiaError
+from npu_compile.passes.context_parallel.collectives import AllGather, Group
+from npu_compile.passes.context_parallel.rewrite import ContextParallelError
+
+GroupLike = ProcessGroup | DeviceMesh | tuple[DeviceMesh, str] | None
+"""A process group; a mesh of one dim; a mesh and the name of one of its dims; None: all ranks."""
+
+_agreements = itertools.count()
+"""Numbers the agreements of this process: ranks that run the same program count alike."""
+
+
+def resolve(group: GroupLike) -> ProcessGroup:
+    """The process group that ``group`` names, with this rank in it.
+
+    Raises AscendFiaError where there is no such group, and where torch.distributed isn't started.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        rule = "torch.distributed is not initialised: start with torchrun and call init_process_group"
+        raise AscendFiaError("group", group, rule)
+    if group is None:
+        return dist.group.WORLD  # type: ignore[return-value]
+    if isinstance(group, tuple):
+        mesh, name = group
+        if not isinstance(mesh, DeviceMesh) or name not in (mesh.mesh_dim_names or ()):
+            rule = f"not a dim of the mesh, which has {getattr(mesh, 'mesh_dim_names', None)}"
+            raise AscendFiaError("group", name, rule)
+        return mesh[name].get_group()
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            names = ", ".join(f"mesh[{name!r}]" for name in group.mesh_dim_names or ())
+            raise AscendFiaError("group", group, f"a mesh of {group.ndim} dims; give one of them: {names}")
+        return group.get_group()
+    if isinstance(group, ProcessGroup):
+        return group
+    raise AscendFiaError("group", group, "must be a ProcessGroup, a DeviceMesh or (DeviceMesh, dim name)")
+
+
+def named(group: ProcessGroup) -> Group:
+    """``group`` as the graphs refer to it."""
+    return Group(group.group_name, group.size())
+
+
+def timeout_of(group: ProcessGroup, device: torch.device) -> timedelta:
+    """How long a collective of ``group`` waits."""
+    timeout: timedelta = group._get_backend(device).options._timeout
+    return timeout
+
+
+def agree(group: ProcessGroup, settings: Mapping[str, Any], device: torch.device) -> None:
+    """Check with every rank of the job that the groups are the same to their members, and the settings.
+
+    Every rank of the job must come here, whatever group it is in.
+
+    Raises:
+        ContextParallelError: on every rank, within the group's timeout: a rank that didn't come, a
+            group that its members see differently, or members with different settings.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    prefix = f"npu_compile/context_parallel/{next(_agreements)}"
+    mine = {"members": dist.get_process_group_ranks(group), "settings": dict(settings)}
+    store.set(f"{prefix}/{dist.get_rank()}", json.dumps(mine))
+    limit = timeout_of(group, device)
+    deadline = time.monotonic() + limit.total_seconds()
+    told: dict[int, Any] = {}
+    for rank in range(dist.get_world_size()):
+        left = max(deadline - time.monotonic(), 0.01)
+        try:
+            store.wait([f"{prefix}/{rank}"], timedelta(seconds=left))
+        except RuntimeError:
+            continue
+        told[rank] = json.loads(store.get(f"{prefix}/{rank}"))
+    missing = [rank for rank in range(dist.get_world_size()) if rank not in told]
+    if missing:
+        raise ContextParallelError(f"ranks {missing} did not come to context parallel within {limit}")
+    problem = disagreement(told)
+    if problem:
+        raise ContextParallelError(problem)
+
+
+def agree_on_tokens(group: Group, sequences: Sequence[Tensor], device: torch.device) -> None:
+    """Check that all members were given the same prompts; others would give a wrong result.
+
+    Raises ContextParallelError, on every rank that differs from another.
+    """
+    told = "|".join(",".join(map(str, tokens.tolist())) for tokens in sequences)
+    digest = hashlib.sha256(told.encode()).digest()[:16]
+    mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8).to(device)
+    for rank, theirs in enumerate(group.run(AllGather(mine)).view(group.ranks, -1)):
+        if not torch.equal(theirs, mine):
+            raise ContextParallelError(f"rank {rank} of the group was given other prompts than this one")
+
+
+def disagreement(told: Mapping[int, Any]) -> str | None:
+    """What the first two ranks that don't fit together disagree on."""
+    for rank, mine in told.items():
+        for other in mine["members"]:
+            if told[other]["members"] != mine["members"]:
+                members = f"{mine['members']} and {told[other]['members']}"
+                return f"ranks {rank} and {other} mean different groups: {members}"
+            if told[other]["settings"] != mine["settings"]:
+                settings = f"{mine['settings']} and {told[other]['settings']}"
+                return f"ranks {rank} and {other} of one group have different settings: {settings}"
+    return None

@@ -1,0 +1,223 @@
+"""A Hugging Face causal LM over the ranks of a group, unmodified."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from npu_compile.errors import AscendFiaError
+from npu_compile.passes.context_parallel.collectives import AllGather
+
+from .cache import CacheStep, sharded_cache, sharded_layers
+from .compiled import CompiledSteps
+from .exchange import exchange_fresh, keep_own, plan_exchange, store_own
+from .group import GroupLike, agree, agree_on_tokens, named, resolve
+from .layout.interleave import Interleave
+from .layout.zigzag import Zigzag, too_short
+from .metadata import decode_metadata, prefill_metadata
+from .shards import Prompts, padded_batch, shard_of, token_lists
+from .supported import unsupported
+
+log = logging.getLogger(__name__)
+
+
+def context_parallel(
+    model: nn.Module,
+    group: GroupLike = None,
+    *,
+    max_length: int,
+    interleave: int = 1,
+    options: Mapping[str, Any] | None = None,
+) -> ContextParallelModel:
+    """Run ``model`` with its prompts, and then its KV cache, split over the ranks of ``group``.
+
+    Every rank of the job calls this, and then the same methods with the same prompts.
+
+    Args:
+        model: a decoder-only Hugging Face model with sdpa attention, the same weights on every rank.
+        group: a process group, a one-dim mesh such as ``mesh["cp"]``, or None for all ranks.
+        max_length: the most tokens a sequence can have.
+        interleave: cached tokens that stand on a rank in a row.
+        options: further options of the ``ascend_fia`` backend.
+
+    Raises:
+        AscendFiaError: an argument is wrong, or the model can't run context parallel (and why).
+        ContextParallelError: the ranks don't agree, or one didn't come within the group's timeout.
+    """
+    reason = unsupported(model, max_length)
+    if reason:
+        raise AscendFiaError("model", type(model).__name__, f"can't run context parallel: {reason}")
+    process_group = resolve(group)
+    device = next(model.parameters()).device
+    layout = Interleave(process_group.size(), interleave)
+    size = f"{type(model).__name__} with {sum(p.numel() for p in model.parameters())} parameters"
+    agree(process_group, {"max_length": max_length, "interleave": interleave, "model": size}, device)
+    return ContextParallelModel(model, process_group, layout, max_length, options or {})
+
+
+class ContextParallelModel:
+    """What :func:`context_parallel` returns. It has one batch at a time; ``reset`` ends it.
+
+    Attributes:
+        lengths: (B,) int64, tokens of each sequence so far.
+        fallback: why the last prefill was computed whole on every rank; None where it was split.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: dist.ProcessGroup,
+        layout: Interleave,
+        max_length: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._device = next(model.parameters()).device
+        self._num_layers = _layers_of(model)
+        self._steps = CompiledSteps(model.eval(), group, options)
+        self._process_group = group
+        self._group = named(group)
+        self._rank = group.rank()
+        self._layout = layout
+        self._max_length = max_length
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the batch and release its cache."""
+        self.lengths = torch.zeros(0, dtype=torch.int64)
+        self.fallback: str | None = None
+        self._cache: Cache | None = None
+
+    @torch.no_grad()
+    def prefill(self, prompts: Prompts) -> Tensor:
+        """Start sequences, or continue the ones there are; (B, V) logits of each one's last token.
+
+        Raises:
+            AscendFiaError: a sequence would be longer than ``max_length``, or the batch has another size.
+            ContextParallelError: the ranks were given different prompts.
+        """
+        sequences = token_lists(prompts)
+        cache, prefix = self._begin(sequences)
+        if self.fallback:
+            logits = self._prefill_whole(sequences, cache)
+            last = torch.stack([row[-1] for row in logits])
+        else:
+            last = self._prefill_split(sequences, prefix, cache, all_logits=False)
+            # The zigzag ends every sequence on rank 0.
+            dist.broadcast(last, group=self._process_group, group_src=0)
+        self.lengths = self.lengths + torch.tensor([tokens.numel() for tokens in sequences])
+        return last
+
+    @torch.no_grad()
+    def prefill_logits(self, prompts: Prompts) -> list[Tensor]:
+        """Like :meth:`prefill`, with the (L, V) logits of all tokens of each sequence."""
+        sequences = token_lists(prompts)
+        cache, prefix = self._begin(sequences)
+        if self.fallback:
+            logits = self._prefill_whole(sequences, cache)
+        else:
+            logits = self._restore(self._prefill_split(sequences, prefix, cache, all_logits=True), sequences)
+        self.lengths = self.lengths + torch.tensor([tokens.numel() for tokens in sequences])
+        return logits
+
+    @torch.no_grad()
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Append one token to each sequence: (B,) int64, as rank 0 of the group has them.
+
+        Returns (B, V) logits. Raises AscendFiaError where a sequence is full.
+        """
+        if self._cache is None or tokens.shape != self.lengths.shape:
+            rule = f"needs one token for each of the {len(self.lengths)} sequences that were prefilled"
+            raise AscendFiaError("tokens", tokens, rule)
+        self._check_room("tokens", torch.ones_like(self.lengths))
+        tokens = tokens.to(self._device, torch.int64, copy=True)
+        dist.broadcast(tokens, group=self._process_group, group_src=0)
+        step = decode_metadata(self.lengths, self._rank, self._layout, self._capacity)
+        self._step.to_decode(step.slots.to(self._device))
+        positions = step.positions.unsqueeze(1)
+        logits = self._steps.decode(tokens.unsqueeze(1), positions, step.local_lengths, self._cache)
+        self.lengths = self.lengths + 1
+        return logits
+
+    def generate(self, prompts: Prompts, max_new_tokens: int) -> list[list[int]]:
+        """The most probable continuation of each sequence, ``max_new_tokens`` tokens, on every rank."""
+        self.reset()
+        tokens = [self.prefill(prompts).argmax(-1)]
+        while len(tokens) < max_new_tokens:
+            tokens.append(self.decode(tokens[-1]).argmax(-1))
+        return torch.stack(tokens, 1).tolist()
+
+    def cache_bytes(self) -> int:
+        """Bytes of K/V that this rank keeps."""
+        layers = sharded_layers(self._cache) if self._cache is not None else []
+        tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def _capacity(self) -> int:
+        return self._layout.capacity(self._max_length)
+
+    def _begin(self, sequences: list[Tensor]) -> tuple[Cache, list[int]]:
+        """The cache and its lengths before the new tokens, which were found to fit."""
+        new = torch.tensor([tokens.numel() for tokens in sequences])
+        if self._cache is None:
+            self.lengths = torch.zeros_like(new)
+        elif len(self.lengths) != len(new):
+            rule = f"the batch has {len(self.lengths)} sequences; reset() starts another"
+            raise AscendFiaError("prompts", new.tolist(), rule)
+        self._check_room("prompts", new)
+        agree_on_tokens(self._group, sequences, self._device)
+        self.fallback = too_short(new.tolist(), self._group.ranks)
+        if self.fallback and bool(self.lengths.any()):
+            raise AscendFiaError("prompts", new.tolist(), f"can't continue a batch: {self.fallback}")
+        if self._cache is None:
+            self._step = CacheStep.for_prefill(self._device)
+            self._cache = sharded_cache(self._num_layers, self._step, len(new), self._capacity)
+        return self._cache, self.lengths.tolist()
+
+    def _prefill_split(
+        self, sequences: list[Tensor], prefix: list[int], cache: Cache, all_logits: bool
+    ) -> Tensor:
+        """This rank's logits; every rank's new K/V are in the cache afterwards."""
+        lengths = [tokens.numel() for tokens in sequences]
+        self._steps.inputs.load(prefill_metadata(lengths, self._rank, self._layout, prefix), self._device)
+        cached = keep_own(prefix, self._rank, self._layout)
+        self._step.to_prefill(torch.stack([cached.sequences, cached.rows]).to(self._device))
+        shard = shard_of(sequences, prefix, self._rank, self._group.ranks)
+        logits = self._steps.prefill(shard, cache, all_logits)[0]
+        plan = plan_exchange(lengths, prefix, self._rank, self._layout)
+        for layer in sharded_layers(cache):
+            exchange_fresh(layer, plan, self._group)
+        return logits
+
+    def _prefill_whole(self, sequences: list[Tensor], cache: Cache) -> list[Tensor]:
+        """All logits, computed on every rank; each keeps its own K/V rows."""
+        log.warning("%s", self.fallback)
+        lengths = [tokens.numel() for tokens in sequences]
+        logits = self._steps.prefill_whole(padded_batch(sequences), cache)
+        for layer in sharded_layers(cache):
+            store_own(layer, keep_own(lengths, self._rank, self._layout))
+        return [row[:length] for row, length in zip(logits, lengths, strict=True)]
+
+    def _restore(self, logits: Tensor, sequences: list[Tensor]) -> list[Tensor]:
+        """All ranks' logits (T, V), one tensor a sequence."""
+        layout = Zigzag(tuple(tokens.numel() for tokens in sequences), self._group.ranks)
+        rows = max(layout.tokens_per_rank)
+        padded = torch.cat([logits, logits.new_zeros(rows - logits.shape[0], logits.shape[1])])
+        gathered = self._group.run(AllGather(padded))
+        return list(gathered[layout.restore_index(rows).to(self._device)].split(layout.lengths))
+
+    def _check_room(self, argument: str, new: Tensor) -> None:
+        if bool((self.lengths + new > self._max_length).any()):
+            rule = f"after {self.lengths.tolist()} tokens that is more than max_length={self._max_length}"
+            raise AscendFiaError(argument, new.tolist(), rule)
+
+
+def _layers_of(model: Any) -> int:
+    layers: int = model.config.get_text_config(decoder=True).num_hidden_layers
+    return layers
