@@ -113,7 +113,7 @@ class CapturedCallable:
             self._roles = InputRoles.of(args, self._split)
         key = self._roles.key(args)
         capture = self._captures.get(key)
-        if capture is not None and self._roles.addresses(args) != capture.bound.addresses:
+        if capture is not None and not capture.bound.addresses.unchanged(args):
             self._drop_moved(key, capture, args)
             capture = None
         if capture is not None:
@@ -195,9 +195,8 @@ class CapturedCallable:
 
     def _drop_moved(self, key: Key, capture: Capture, args: Sequence[Any]) -> None:
         """Drop a capture whose tensors have moved, or say that they have."""
-        assert self._roles is not None
         names = [node.name for node in self._gm.graph.nodes if node.op == "placeholder"]
-        moved = ", ".join(names[i] for i in self._roles.moved(args, capture.bound.addresses))
+        moved = ", ".join(names[i] for i in capture.bound.addresses.moved(args))
         if self.options.on_move == "error":
             raise MovedInputError(
                 f"{moved}: not at the address the graph was captured with; write weights and caches in "

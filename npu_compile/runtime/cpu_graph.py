@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from .errors import WOULD_BLOCK, CaptureError, ReplayError
 from .interface import Record, as_tuple, body_arguments, pinned, require_tensor_outputs
 from .split import Split
-from .update_plan import Update, check_update
+from .update_plan import Update, UpdateCheck
 
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "ascend_fia::host_lengths")
 
@@ -53,20 +53,22 @@ class CpuGraph:
     def __init__(
         self, split: Split, args: Sequence[Any], updates: Sequence[Update], value_wait: bool
     ) -> None:
-        self.records = [
-            Record(row.op, {key: list(lengths) for key, lengths in update.items()})
-            for row, update in zip(split.plan.rows, updates, strict=True)
-        ]
+        self._ops = [row.op for row in split.plan.rows]
         self._body: fx.GraphModule | None = split.body
         self._args = pinned(args)
+        self._updates: Sequence[Update] = [dict(update) for update in updates]
+        self._check = UpdateCheck(self._updates)
         self._value_wait = value_wait
-        self._updated = not self.records
+        self._updated = not updates
         self.outputs = _trace_outputs(split.body, self._args, updates)
 
+    @property
+    def records(self) -> list[Record]:
+        return [Record(op, update) for op, update in zip(self._ops, self._per_record(), strict=True)]
+
     def update(self, updates: Sequence[Update]) -> None:
-        checked = check_update([record.lengths for record in self.records], updates)
-        for record, update in zip(self.records, checked, strict=True):
-            record.lengths = {key: list(lengths) for key, lengths in update.items()}
+        self._check(updates)
+        self._updates = list(updates)
         self._updated = True
 
     def replay(self) -> None:
@@ -74,14 +76,17 @@ class CpuGraph:
             raise ReplayError("the graph was reset; capture it again")
         if not self._updated and self._value_wait:
             raise ReplayError(WOULD_BLOCK)
-        self._updated = not self.records
-        results = as_tuple(self._body(*body_arguments(self._args, [r.lengths for r in self.records])))
+        self._updated = not self._ops
+        results = as_tuple(self._body(*body_arguments(self._args, self._per_record())))
         for output, result in zip(self.outputs, results, strict=True):
             if isinstance(output, Tensor) and output.data_ptr() != result.data_ptr():
                 output.copy_(result)
 
+    def _per_record(self) -> Sequence[Update]:
+        return list(self._updates) * len(self._ops) if len(self._updates) == 1 else self._updates
+
     def reset(self) -> None:
-        self._body, self._args, self.outputs, self.records = None, [], (), []
+        self._body, self._args, self.outputs, self._updates, self._ops = None, [], (), [], []
 
 
 def _trace_outputs(body: fx.GraphModule, args: Sequence[Any], updates: Sequence[Update]) -> tuple[Any, ...]:

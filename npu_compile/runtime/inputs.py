@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .addresses import Addresses
 from .split import Split
-
-_data_ptr = Tensor.data_ptr
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,6 @@ class InputRoles:
         """What tells the captures of one graph apart: plain values, and shapes of the copied tensors."""
         return (*[args[i] for i in self.plain], *[(args[i].shape, args[i].dtype) for i in self.copied])
 
-    def addresses(self, args: Sequence[Any]) -> list[int]:
-        return [_data_ptr(args[i]) for i in self.fixed]
-
-    def moved(self, args: Sequence[Any], addresses: Sequence[int]) -> list[int]:
-        """Positions of the fixed inputs that aren't at ``addresses``."""
-        return [i for i, address in zip(self.fixed, addresses, strict=True) if args[i].data_ptr() != address]
-
     def bind(self, args: Sequence[Any], int_tensors: int) -> BoundInputs:
         """What to capture with: fixed inputs and plain values as they are, buffers for the rest."""
         values = list(args)
@@ -63,7 +55,7 @@ class InputRoles:
             device = next((arg.device for arg in args if isinstance(arg, Tensor)), None)
             ints = [torch.empty((), dtype=torch.int64, device=device) for _ in range(int_tensors)]
         copies = [(i, values[i]) for i in self.copied]
-        return BoundInputs([*values, *ints], self.addresses(args), copies, ints)
+        return BoundInputs([*values, *ints], Addresses(args, self.fixed), copies, ints)
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ class BoundInputs:
     """
 
     values: list[Any]
-    addresses: list[int]
+    addresses: Addresses
     copies: list[tuple[int, Tensor]]
     ints: list[Tensor]
 

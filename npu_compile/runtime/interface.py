@@ -7,7 +7,7 @@ There are two: :class:`~npu_compile.runtime.npu_graph.NpuGraphRuntime` on ``torc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -17,12 +17,12 @@ from .split import Split
 from .update_plan import Update
 
 
-@dataclass
+@dataclass(frozen=True)
 class Record:
     """An attention call of a captured graph: torch_npu's operator name and the lengths it has now."""
 
     op: str
-    lengths: Update = field(default_factory=dict)
+    lengths: Update
 
 
 class CapturedGraph(Protocol):
@@ -32,8 +32,10 @@ class CapturedGraph(Protocol):
     preceded by exactly one update where there are records, also when no length has changed.
     """
 
-    records: list[Record]
     outputs: tuple[Any, ...]
+
+    @property
+    def records(self) -> list[Record]: ...
 
     def update(self, updates: Sequence[Update]) -> None:
         """Give the records new lengths: one update for all, or one for each.

@@ -65,6 +65,7 @@ def extract_step(gm: fx.GraphModule, memory: Memory, lengths: Sequence[fx.Node])
     except CaptureError:
         return None
     _move_to_host(program.module)
+    _fold_constants(program.module)
     return program
 
 
@@ -152,3 +153,27 @@ def _move_to_host(module: fx.GraphModule) -> None:
 
 def _host_device(value: Any) -> Any:
     return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _fold_constants(module: fx.GraphModule) -> None:
+    """Compute once what depends on no input, such as an arange."""
+    constant: set[fx.Node] = set()
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            continue
+        if node.target._schema.is_mutable or not constant.issuperset(node.all_input_nodes):
+            continue
+        with torch.no_grad():
+            values = fx.node.map_arg((node.args, node.kwargs), lambda n: getattr(module, str(n.target)))
+            value = node.target(*values[0], **values[1])
+        if not isinstance(value, torch.Tensor):
+            continue
+        module.register_buffer(node.name, value, persistent=False)
+        with graph.inserting_before(node):
+            folded = graph.get_attr(node.name)
+        node.replace_all_uses_with(folded)
+        graph.erase_node(node)
+        constant.add(folded)
+    graph.eliminate_dead_code()
+    module.recompile()

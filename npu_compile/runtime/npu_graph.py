@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .errors import WOULD_BLOCK, CaptureError, ReplayError
 from .interface import Record, as_tuple, body_arguments, pinned, require_tensor_outputs
 from .split import Split
-from .update_plan import Update, check_update
+from .update_plan import Update, UpdateCheck
 
 
 def _npu() -> Any:
@@ -64,39 +64,55 @@ class NpuGraph:
         self._args = pinned(args)
         recorder = _Recorder(split.body, self._graph)
         self.outputs = _capture(self._graph, pool, recorder, body_arguments(self._args, updates))
-        self._positions = [recorder.positions.get(row.node) for row in split.plan.rows]
-        self.records = self._read_records(split)
-        self._count = len(self._graph.graph_dispatch_mode.graph_dispatch_records)
+        self._rows = split.plan.rows
+        self._positions = self._find_records(recorder)
+        self._count = len(self._held)
+        self._check = UpdateCheck([record.lengths for record in self.records])
         self._updated = self._count == 0
 
-    def _read_records(self, split: Split) -> list[Record]:
-        """The records of the plan's calls as torch_npu holds them; raises where one isn't updatable."""
-        held = self._graph.graph_dispatch_mode.graph_dispatch_records
-        records = []
-        for row, position in zip(split.plan.rows, self._positions, strict=True):
+    @property
+    def _held(self) -> list[Any]:
+        """The records as torch_npu holds them, also of calls that aren't the plan's."""
+        return list(self._graph.graph_dispatch_mode.graph_dispatch_records) if self._graph else []
+
+    @property
+    def records(self) -> list[Record]:
+        held = self._held
+        return [
+            Record(
+                op=held[position].op_cache_entry.__name__.partition(".")[0],
+                lengths={key: held[position].kwargs[key] for key in row.sources},
+            )
+            for row, position in zip(self._rows, self._positions, strict=True)
+        ]
+
+    def _find_records(self, recorder: _Recorder) -> list[int]:
+        """The position of each row's record; raises where a call left none, or one without its lengths."""
+        held, positions = self._held, []
+        for row in self._rows:
+            position = recorder.positions.get(row.node)
             if position is None:
                 raise CaptureError(f"torch_npu recorded no update for {row.op}", row.node)
-            kwargs = held[position].kwargs
-            missing = [key for key in row.sources if key not in kwargs]
+            missing = [key for key in row.sources if key not in held[position].kwargs]
             if missing:
                 raise CaptureError(f"torch_npu recorded {row.op} without {', '.join(missing)}", row.node)
-            name = held[position].op_cache_entry.__name__.partition(".")[0]
-            records.append(Record(name, {key: list(kwargs[key]) for key in row.sources}))
-        return records
+            positions.append(position)
+        return positions
 
     def update(self, updates: Sequence[Update]) -> None:
-        checked = check_update([record.lengths for record in self.records], updates)
-        if len(updates) == 1 and self._count == len(self.records):
-            payload = list(updates)
-        else:
-            payload = [{} for _ in range(self._count)]
-            for position, update in zip(self._positions, checked, strict=True):
-                payload[position] = update  # type: ignore[index]
-        for record, update in zip(self.records, checked, strict=True):
-            record.lengths = update
+        self._check(updates)
         self._graph.graph_dispatch_mode.update_stream.wait_stream(_npu().current_stream())
-        self._graph.update(payload)
+        self._graph.update(self._payload(updates))
         self._updated = True
+
+    def _payload(self, updates: Sequence[Update]) -> list[Update]:
+        """One update for every record that torch_npu holds; what is not the plan's keeps what it has."""
+        if self._count == len(self._positions):
+            return list(updates)
+        payload: list[Update] = [{} for _ in range(self._count)]
+        for index, position in enumerate(self._positions):
+            payload[position] = updates[0] if len(updates) == 1 else updates[index]
+        return payload
 
     def replay(self) -> None:
         if self._graph is None:
@@ -111,7 +127,7 @@ class NpuGraph:
             _npu().synchronize()
             self._graph.graph_dispatch_mode.graph_dispatch_records.clear()
             self._graph.reset()
-        self._graph, self._args, self.outputs, self.records = None, [], (), []
+        self._graph, self._args, self.outputs, self._rows, self._positions = None, [], (), (), []
 
 
 class _Recorder(fx.Interpreter):

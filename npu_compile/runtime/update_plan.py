@@ -46,12 +46,12 @@ class UpdatePlan:
 
     def resolve(self, lengths: Sequence[Lengths]) -> list[Update]:
         """One update per record, from the step's length lists."""
-        return [{key: lengths[source] for key, source in row.sources.items()} for row in self.rows]
+        return [_resolve(row, lengths) for row in self.rows]
 
     def updates(self, lengths: Sequence[Lengths]) -> list[Update]:
         """The same, as a single update for all records where they share their keys and sources."""
-        resolved = self.resolve(lengths)
-        return resolved[:1] if self._uniform else resolved
+        rows = self.rows[:1] if self._uniform else self.rows
+        return [_resolve(row, lengths) for row in rows]
 
     @cached_property
     def _uniform(self) -> bool:
@@ -76,31 +76,48 @@ class UpdatePlan:
         ]
 
 
-def check_update(records: Sequence[Mapping[str, Lengths]], updates: Sequence[Update]) -> list[Update]:
-    """One update per record, or :class:`UpdateError`.
+def _resolve(row: UpdateRow, lengths: Sequence[Lengths]) -> Update:
+    return {key: lengths[source] for key, source in row.sources.items()}
 
-    ``records`` are the lengths that each record was captured with. One update is broadcast to all
-    records; else there must be exactly one for each. An update must have the record's keys, neither more
-    nor fewer: torch_npu ignores a key that the recorded call lacks and keeps the old value for a key
-    that the update lacks, and either means attending to the wrong keys.
+
+class UpdateCheck:
+    """Checks updates against ``records``: per record, the lengths that it was captured with.
+
+    An update must have the record's keys, neither more nor fewer: torch_npu ignores a key that the recorded
+    call lacks and keeps the old value for a key that the update lacks, and either means attending to the
+    wrong keys.
     """
-    if len(updates) == 1:
-        updates = [updates[0]] * len(records)
-    if len(updates) != len(records):
-        raise UpdateError(
-            f"{len(updates)} updates were given for {len(records)} records; give one update for all records "
-            "or exactly one for each"
-        )
-    for index, (record, update) in enumerate(zip(records, updates, strict=True)):
-        if update.keys() != record.keys():
+
+    def __init__(self, records: Sequence[Update]) -> None:
+        self._forms = [{key: len(lengths) for key, lengths in record.items()} for record in records]
+        distinct = {tuple(sorted(form.items())): index for index, form in reversed([*enumerate(self._forms)])}
+        self._first_of_each_form = sorted(distinct.values())
+
+    def __call__(self, updates: Sequence[Update]) -> None:
+        """Raise :class:`UpdateError` unless there is one fitting update for all records, or one for each."""
+        if len(updates) == 1:
+            for record in self._first_of_each_form:
+                self._check(record, updates[0])
+        elif len(updates) != len(self._forms):
             raise UpdateError(
-                f"the update of record {index} has the keys {sorted(update)}; the recorded call takes "
-                f"{sorted(record)}"
+                f"{len(updates)} updates were given for {len(self._forms)} records; give one update for all "
+                "records or exactly one for each"
             )
-        for key, lengths in update.items():
-            if type(lengths) is not list or len(lengths) != len(record[key]):
+        else:
+            for record, update in enumerate(updates):
+                self._check(record, update)
+
+    def _check(self, record: int, update: Update) -> None:
+        form = self._forms[record]
+        if update.keys() != form.keys():
+            raise UpdateError(
+                f"the update of record {record} has the keys {sorted(update)}; the recorded call takes "
+                f"{sorted(form)}"
+            )
+        for key, count in form.items():
+            lengths = update[key]
+            if type(lengths) is not list or len(lengths) != count:
                 raise UpdateError(
-                    f"record {index}: {key}={lengths!r} must be a list of {len(record[key])} ints, as many "
-                    "as were captured"
+                    f"record {record}: {key}={lengths!r} must be a list of {count} ints, as many as were "
+                    "captured"
                 )
-    return list(updates)
