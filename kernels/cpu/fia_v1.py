@@ -83,6 +83,8 @@ def npu_fused_infer_attention_score(
     )
     keys, values = inputs.tokens(key), inputs.tokens(value)
     if key_shared_prefix is not None and value_shared_prefix is not None:
+        if query_rope is not None:
+            raise ValueError("key_shared_prefix: it has no rope part, so it can't go with query_rope")
         keys = _prefixed(keys, key_shared_prefix, actual_shared_prefix_len, inputs)
         values = _prefixed(values, value_shared_prefix, actual_shared_prefix_len, inputs)
     if query.dtype != torch.int8:
@@ -93,6 +95,8 @@ def npu_fused_infer_attention_score(
         values = inputs.real(values, for_values or _half(merged, 1), value)
     if key_rope is not None:
         keys = Joined(keys, inputs.tokens(key_rope))
+    padded = query_padding_size is not None or kv_padding_size is not None
+    mode = 1 if padded and sparse_mode == 0 and atten_mask is not None else sparse_mode  # tokens are ignored
     call = Call(
         layout,
         q,
@@ -100,7 +104,7 @@ def npu_fused_infer_attention_score(
         values,
         inputs.value_dim(value),
         scale,
-        mask_of(atten_mask, sparse_mode, pre_tokens, next_tokens, one_token, query_rope is not None),
+        mask_of(atten_mask, mode, pre_tokens, next_tokens, one_token, query_rope is not None),
         Output(_dtype(query, quant_scale2), quant_scale2, quant_offset2),
         pse_shift,
         attend=_attend(query, dequant_scale1, quant_scale1, dequant_scale2),

@@ -45,8 +45,9 @@ class Paged:
             return self._rows(ids, length)
         if self.cache.dim() == 4:
             return self._blocks(ids, length)
+        dim = self.cache.shape[2] * self.cache.shape[4]
         blocks = self.cache[ids].permute(1, 0, 3, 2, 4)
-        return blocks.reshape(1, self.heads, count * self.block_size, -1)[:, :, :length]
+        return blocks.reshape(1, self.heads, count * self.block_size, dim)[:, :, :length]
 
     def _rows(self, ids: list[int], length: int) -> Tensor:
         """BnBsH: one copy, none if the blocks happen to follow one another."""
