@@ -130,7 +130,7 @@ MLA_FAMILIES = {
                 "head_dim": None,
                 "num_layers": 1,
                 "ffn_hidden_size": 96,
-                "moe_topk": 1,
+                "moe_topk": 2,
                 "n_routed_experts": 2,
                 "zero_expert_num": 1,
                 "expert_ffn_hidden_size": 32,

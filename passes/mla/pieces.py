@@ -1,0 +1,155 @@
+"""The parts along the head dim that a tensor was put together from: by cat, or by slice writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from npu_compile.passes.recognise.assemble import operand_shape
+from npu_compile.passes.site import Operand, Views
+from npu_compile.passes.values import (
+    Writes,
+    argument,
+    aten,
+    is_call,
+    is_tensor,
+    same,
+    same_shape,
+    same_value_input,
+    shape,
+    shares_storage,
+    value,
+)
+
+HEADS_FIRST: Views = ((aten.transpose.int, (1, 2)),)
+"""(B, S, N, D) seen as (B, N, S, D)."""
+
+_CUTS = (aten.slice.Tensor, aten.narrow.default)
+
+_ALLOCATIONS = (
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.new_empty_strided,
+    aten.new_zeros,
+    aten.zeros,
+    aten.zeros_like,
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``source`` is at columns ``start`` up to ``start + width``; it broadcasts over its dims of size 1."""
+
+    source: Operand
+    start: int
+    width: int
+
+
+def owner(node: fx.Node) -> fx.Node:
+    """The node that made the storage which ``node`` is a view of, as far as views lead back."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
+        if _storages(node.args[0]).isdisjoint(_storages(node)):
+            break
+        node = node.args[0]
+    return node
+
+
+def _storages(node: fx.Node) -> set[int]:
+    found = node.meta.get("val")
+    tensors = found if isinstance(found, (tuple, list)) else [found]
+    return {t.untyped_storage()._cdata for t in tensors if isinstance(t, torch.Tensor)}
+
+
+def unsliced(read: Operand) -> tuple[Operand, Views]:
+    """A (B, N, S, D) operand from before its sequence was cut, and the cuts that lead back to it."""
+    turned = read.views[-1:] == HEADS_FIRST
+    cuts = list(read.views[:-1] if turned else read.views)
+    sequence = 1 if turned else 2
+    if any(target not in _CUTS or arguments[0] != sequence for target, arguments in cuts):
+        return read, ()
+    node, read_at = read.node, read.read_at
+    while True:
+        if (source := same_value_input(node)) is not None:
+            read_at = node if not shares_storage(node, source) else read_at
+            node = source
+        elif (
+            is_call(node, *_CUTS)
+            and not node.kwargs
+            and argument(node, 1, "dim", 0) in (sequence, sequence - 4)
+        ):
+            cuts.insert(0, (node.target, (sequence, *node.args[2:])))
+            node = node.args[0]
+        else:
+            break
+    whole = Operand(node, read_at, HEADS_FIRST if turned else ())
+    return whole, tuple((target, (2, *arguments[1:])) for target, arguments in cuts)
+
+
+def pieces(read: Operand, writes: Writes) -> tuple[Piece, ...]:
+    """A (B, N, S, D) operand as parts along D, in order; empty where it isn't made of parts."""
+    uncut, cuts = unsliced(read)
+    whole = uncut.node
+    if is_call(whole, aten.cat) and not writes.to(whole):
+        parts = _of_cat(whole)
+    elif is_call(whole, *_ALLOCATIONS):
+        parts = _of_writes(whole, read.read_at, writes)
+    else:
+        return ()
+    return tuple(Piece(_again(part.source, uncut.views, cuts), part.start, part.width) for part in parts)
+
+
+def _again(part: Operand, turn: Views, cuts: Views) -> Operand:
+    """The views of the whole on a part of it."""
+    views = part.views + turn
+    one_token = same(operand_shape(Operand(part.node, part.read_at, views))[2], 1)
+    return Operand(part.node, part.read_at, views if one_token else views + cuts)
+
+
+def _of_cat(node: fx.Node) -> list[Piece]:
+    rank = len(shape(node))
+    if argument(node, 1, "dim", 0) % rank != rank - 1:
+        return []
+    parts, start = [], 0
+    for part in node.args[0]:
+        width = shape(part)[-1]
+        if not isinstance(width, int) or len(shape(part)) != rank:
+            return []
+        parts.append(Piece(Operand(part, node), start, width))
+        start += width
+    return parts
+
+
+def _of_writes(whole: fx.Node, reader: fx.Node, writes: Writes) -> list[Piece]:
+    """Slice writes before ``reader`` that fill all columns of a fresh tensor, each column once."""
+    parts = []
+    for write in writes.to(whole):
+        columns = _columns(write, whole) if is_call(write, aten.copy_) else None
+        if columns is None or not write < reader:
+            return []
+        parts.append(Piece(Operand(write.args[1], write), *columns))
+    parts.sort(key=lambda piece: piece.start)
+    ends = [0, *(piece.start + piece.width for piece in parts)]
+    filled = [piece.start for piece in parts] == ends[:-1] and same(ends[-1], shape(whole)[-1])
+    return parts if filled else []
+
+
+def _columns(write: fx.Node, whole: fx.Node) -> tuple[int, int] | None:
+    """(first column, number of columns) of a write to all rows of ``whole``."""
+    destination, source = write.args[:2]
+    if not is_tensor(source) or value(source).dtype != value(whole).dtype:
+        return None
+    if len(shape(source)) != len(shape(whole)) or not same(shape(source)[-1], shape(destination)[-1]):
+        return None
+    sizes = zip(shape(whole), value(destination).stride(), value(whole).stride(), strict=True)
+    if not same_shape(shape(destination)[:-1], shape(whole)[:-1]) or not all(
+        same(size, 1) or same(mine, theirs) for size, mine, theirs in sizes
+    ):
+        return None
+    start = value(destination).storage_offset() - value(whole).storage_offset()
+    width = shape(destination)[-1]
+    inside = isinstance(start, int) and isinstance(width, int) and start + width <= shape(whole)[-1]
+    return (start, width) if inside else None

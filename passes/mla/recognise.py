@@ -1,0 +1,94 @@
+"""recognise: MLA, by where an attention site's key and value come from."""
+
+from __future__ import annotations
+
+from npu_compile.passes.mla.pieces import Piece, pieces, unsliced
+from npu_compile.passes.mla.projection import Projected, Unprojected, projected
+from npu_compile.passes.mla.site import MlaSite, NotAbsorbable
+from npu_compile.passes.recognise.assemble import Surroundings, operand_shape
+from npu_compile.passes.recognise.cache_kind import cache_kind
+from npu_compile.passes.recognise.kv_heads import fold_repeated_heads
+from npu_compile.passes.site import AttentionSite, Operand
+from npu_compile.passes.values import aten, same, same_shape, value, viewed
+
+
+def recognise_mla(site: AttentionSite, around: Surroundings) -> MlaSite | NotAbsorbable | None:
+    """``site`` with the latent behind it; None where its key has no part that all heads share."""
+    if site.num_key_value_heads != site.scores.heads:
+        return None
+    parts = pieces(site.key, around.writes)
+    if len(parts) != 2:
+        return None
+    shared = [_one_head(part) for part in parts]
+    if (shared[0] is None) == (shared[1] is None):
+        return None
+    at = 0 if shared[0] is not None else 1
+    key_rope, own = shared[at], parts[1 - at]
+    assert key_rope is not None
+    try:
+        key, value_ = projected(own.source, around.writes), projected(site.value, around.writes)
+    except Unprojected as reason:
+        return NotAbsorbable(str(reason))
+    if (reason := _unfit(key, value_, key_rope)) is not None:
+        return NotAbsorbable(reason)
+    query_nope, query_rope = _query_parts(site, own, parts[at], around)
+    latent_dim = operand_shape(key.latent)[-1]
+    read = {
+        "latent": key.latent,
+        "rope part of the key": key_rope,
+        "query": query_nope,
+        "rope part": query_rope,
+    }
+    for name, operand in read.items():
+        if (write := around.writes.between(operand, site.output)) is not None:
+            return NotAbsorbable(f"the {name} is overwritten ({write.name}) before the attention is computed")
+    return MlaSite(
+        attention=site,
+        latent=key.latent,
+        key_rope=key_rope,
+        key_nope=own.source,
+        query_nope=query_nope,
+        query_rope=query_rope,
+        key_up=key.rows,
+        value_up=value_.rows,
+        latent_dim=latent_dim,
+        nope_dim=own.width,
+        rope_dim=parts[at].width,
+        cache=cache_kind(key.latent, around.writes, around.inputs),
+    )
+
+
+def _one_head(part: Piece) -> Operand | None:
+    """The (B, 1, S, R) tensor that every head of ``part`` repeats, or None."""
+    whole, cuts = unsliced(part.source)
+    folded = fold_repeated_heads(whole)
+    one = Operand(folded.node, folded.read_at, folded.views + cuts)
+    return one if same(operand_shape(one)[1], 1) else None
+
+
+def _unfit(key: Projected, value_: Projected, rope: Operand) -> str | None:
+    """Why key and value can't be read from one latent, or None."""
+    if key.latent.node is not value_.latent.node:
+        return "key and value are projected from different latents"
+    latent, other, shared = (operand_shape(read) for read in (key.latent, value_.latent, rope))
+    if not same_shape(latent, other) or not same_shape(latent[:3], shared[:3]):
+        return "the latent of the keys, that of the values and the rope part differ in length"
+    if not isinstance(latent[-1], int):
+        return "the size of the latent is symbolic"
+    if value(key.latent.node).dtype != value(key.rows.weight).dtype:
+        return "the latent and the weight of its projection have different dtypes"
+    return None
+
+
+def _query_parts(
+    site: AttentionSite, nope: Piece, rope: Piece, around: Surroundings
+) -> tuple[Operand, Operand]:
+    """The columns of the query that meet the two parts of the key: what it was put together from, or slices."""
+    own = {(part.start, part.width): part.source for part in pieces(site.query, around.writes)}
+    found = []
+    for part in (nope, rope):
+        whole = viewed(site.query, aten.slice.Tensor, -1, part.start, part.start + part.width)
+        piece = own.get((part.start, part.width))
+        fits = piece is not None and same_shape(operand_shape(piece), operand_shape(whole))
+        found.append(piece if piece is not None and fits else whole)
+    return found[0], found[1]
