@@ -129,13 +129,18 @@ def main() -> None:
         return
     console = Console(width=110)
     model = build(4)
-    table = Table("capacity", *(f"{b} ms" for b in BACKENDS), "/ eager", "/ inductor", title="decode step, length 400")
+    table = Table(
+        "capacity", *(f"{b} ms" for b in BACKENDS), "/ eager", "/ inductor", title="decode step, length 400"
+    )
     steps = {}
     for capacity in CAPACITIES:
         steps[capacity] = row = step_times(model, capacity, arguments.rounds)
         ours = row["ascend_fia"]
         table.add_row(
-            str(capacity), *(f"{row[b]:.1f}" for b in BACKENDS), f"{ours / row['eager']:.2f}", f"{ours / row['inductor']:.2f}"
+            str(capacity),
+            *(f"{row[b]:.1f}" for b in BACKENDS),
+            f"{ours / row['eager']:.2f}",
+            f"{ours / row['inductor']:.2f}",
         )
     console.print(table)
     growth = steps[CAPACITIES[-1]]["ascend_fia"] / steps[CAPACITIES[0]]["ascend_fia"]

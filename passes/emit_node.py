@@ -26,7 +26,9 @@ def call(graph: fx.Graph, target: Callable[..., Any], *args: Any, **kwargs: Any)
     Arguments may be nodes, plain values and nested lists of both; symbolic sizes become nodes
     that measure them. The caller sets the insertion point (``with graph.inserting_after(node):``).
     """
-    args, kwargs = map_aggregate((args, kwargs), lambda a: size_node(graph, a) if isinstance(a, torch.SymInt) else a)
+    args, kwargs = map_aggregate(
+        (args, kwargs), lambda a: size_node(graph, a) if isinstance(a, torch.SymInt) else a
+    )
     node = graph.call_function(target, args, kwargs)
     values = map_arg((args, kwargs), lambda n: n.meta["val"])
     tensors = [v for v in torch.utils._pytree.tree_leaves(values) if isinstance(v, FakeTensor)]

@@ -123,7 +123,9 @@ def _restore_attributes(traced: fx.GraphModule, attributes: dict[str, torch.Tens
     """Turn the trailing inputs that stood for tensor attributes back into attributes."""
     if not attributes:
         return
-    for node, (name, tensor) in zip(_placeholders(traced)[-len(attributes) :], attributes.items(), strict=True):
+    for node, (name, tensor) in zip(
+        _placeholders(traced)[-len(attributes) :], attributes.items(), strict=True
+    ):
         flat = "attribute_" + name.replace(".", "_")
         traced.register_buffer(flat, tensor, persistent=False)
         with traced.graph.inserting_before(node):

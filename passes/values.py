@@ -80,14 +80,24 @@ def same_value_input(node: fx.Node) -> fx.Node | None:
     """The input that ``node`` equals element for element, with the same shape and dtype, or None."""
     if not is_tensor(node):
         return None
-    copies = (aten.clone, aten.contiguous, aten.alias, aten.detach, aten.detach_, aten.lift_fresh_copy, aten.lift_fresh)
+    copies = (
+        aten.clone,
+        aten.contiguous,
+        aten.alias,
+        aten.detach,
+        aten.detach_,
+        aten.lift_fresh_copy,
+        aten.lift_fresh,
+    )
     casts = (aten.to, aten._to_copy, aten.type_as)
     shapes = (aten.view, aten.reshape, aten._unsafe_view, aten.expand, aten.slice)
     source = node.args[0] if node.args else None
     if not is_tensor(source):
         return None
     assert isinstance(source, fx.Node)
-    if is_call(node, *copies) or (is_call(node, aten.dropout, aten.dropout_, aten.feature_dropout) and not drops(node)):
+    if is_call(node, *copies) or (
+        is_call(node, aten.dropout, aten.dropout_, aten.feature_dropout) and not drops(node)
+    ):
         return source
     same_kind = value(node).dtype == value(source).dtype and value(node).device == value(source).device
     if is_call(node, *casts) and same_kind:

@@ -7,6 +7,7 @@ could be, the first of them that the target's contract allows. Only then is the 
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -20,12 +21,12 @@ from npu_compile.passes.lower.outcome import declined, lowered, refused
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, Operand, SiteOutcome, Views
-from npu_compile.passes.values import aten, value
+from npu_compile.passes.values import aten
 
 
 def lower(module: fx.GraphModule, found: Recognition, target: Target) -> tuple[SiteOutcome, ...]:
     """Rewrite the sites of ``module`` in place; one outcome a site or refusal, in program order."""
-    masks = MaskLowering(module)
+    masks = MaskLowering(module, target)
     outcomes: dict[fx.Node, SiteOutcome] = {r.node: refused(r) for r in found.refusals}
     for site in found.sites:
         outcomes[site.output] = _lower_site(site, masks, target)
@@ -42,8 +43,9 @@ def _lower_site(site: AttentionSite, masks: MaskLowering, target: Target) -> Sit
         arguments = masks.arguments(site)
         with graph.inserting_before(site.output):
             operands = Operands(*(_emit(graph, read) for read in (site.query, site.key, site.value)))
+            operands = _with_mean_rows(operands, arguments)
             form = _first_legal(site, operands, arguments, target)
-            _replace(site, form, operands, arguments)
+            _replace(site, form, arguments)
     except Declined as reason:
         return declined(site, str(reason), arguments)
     return lowered(site, form, arguments)
@@ -72,7 +74,16 @@ def _see_through(graph: fx.Graph, node: fx.Node, views: Views) -> fx.Node:
     return node
 
 
-def _replace(site: AttentionSite, form: CallForm, operands: Operands, arguments: MaskArguments) -> None:
+def _with_mean_rows(operands: Operands, arguments: MaskArguments) -> Operands:
+    """A query of 0 makes the operator average V, which is what a finite fill gives where no key is left."""
+    rows = arguments.mean_rows
+    if rows is None:
+        return operands
+    query = call(rows.graph, aten.masked_fill.Scalar, operands.query, rows, 0)
+    return replace(operands, query=query)
+
+
+def _replace(site: AttentionSite, form: CallForm, arguments: MaskArguments) -> None:
     """Put the call in the place of the site's output."""
     graph = site.output.graph
     graph_operator = getattr(torch.ops.ascend_fia, form.op).default
@@ -80,23 +91,11 @@ def _replace(site: AttentionSite, form: CallForm, operands: Operands, arguments:
     inputs = [tensors.pop(name) for name in ("query", "key", "value")]
     fused = call(graph, graph_operator, *inputs, **tensors, **form.plain)
     result = _see_through(graph, call(graph, operator.getitem, fused, 0), form.to_bnsd)
-    if arguments.empty_rows is not None:
-        result = _with_empty_rows(result, operands, arguments)
+    if arguments.nan_rows is not None:
+        result = call(graph, aten.masked_fill.Scalar, result, arguments.nan_rows, float("nan"))
     result = _see_through(graph, result, site.output_views)
     for node in (fused, result):
         for key in ("nn_module_stack", "stack_trace"):
             if key in site.output.meta:
                 node.meta[key] = site.output.meta[key]
     site.output.replace_all_uses_with(result)
-
-
-def _with_empty_rows(result: fx.Node, operands: Operands, arguments: MaskArguments) -> fx.Node:
-    """Rows that see no key, where the program gives something else than the operator's 0."""
-    graph = result.graph
-    if arguments.empty_value == "nan":
-        filled = call(graph, aten.full_like.default, result, float("nan"))
-    else:
-        mean = call(graph, aten.mean.dim, operands.value, [-2], True)
-        groups = value(result).shape[1] // value(mean).shape[1]
-        filled = mean if groups == 1 else call(graph, aten.repeat_interleave.self_int, mean, groups, 1)
-    return call(graph, aten.where.self, arguments.empty_rows, filled, result)

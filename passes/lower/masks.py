@@ -2,67 +2,137 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import fx
 
 from npu_compile.kernels.causal_mask import causal_mask
-from npu_compile.passes.emit_node import call
+from npu_compile.kernels.targets import Target
+from npu_compile.passes.emit_node import call, fake_mode_of
+from npu_compile.passes.mask.emit import MaskEmitter
+from npu_compile.passes.mask.meaning import MaskAnalyser, MaskNotExpressible
+from npu_compile.passes.mask.plan import Bound, MaskPlan, plan_mask
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite
-from npu_compile.passes.values import aten, shape, value
+from npu_compile.passes.values import aten, same, shape, value
 
 CAUSAL_MASK = "causal_mask_2048"
 
 
 @dataclass(frozen=True)
 class MaskArguments:
-    """Tensor and plain arguments by name, the mask and the lengths in words.
+    """Tensor and plain arguments by name; the mask and the key lengths in words.
 
-    ``empty_rows`` is True, (B, 1, Q, 1), at query rows that see no key, where the program gives
-    ``empty_value`` and the operator 0; None where the operator's 0 is right.
+    ``mean_rows``: bool, broadcasts to (B, 1, Q, 1), query rows whose result is the mean of V: the
+    operator computes it if their query is 0. ``nan_rows``: rows whose result is NaN in the program.
+    None where there are no such rows.
     """
 
     tensors: dict[str, fx.Node]
     plain: dict[str, Any]
     words: str
     lengths: str = ""
-    empty_rows: fx.Node | None = None
-    empty_value: Literal["mean", "nan"] = "mean"
+    mean_rows: fx.Node | None = None
+    nan_rows: fx.Node | None = None
 
 
 class MaskLowering:
     """Emits the mask arguments of a graph's sites; what layers share is emitted once."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, target: Target) -> None:
         self._module = module
         self._graph = module.graph
+        self._target = target
+        self._analyser = MaskAnalyser(module.graph)
+        self._emitters: dict[torch.device, MaskEmitter] = {}
+        self._shared: dict[object, fx.Node] = {}
 
     def arguments(self, site: AttentionSite) -> MaskArguments:
-        tensors: dict[str, fx.Node] = {}
-        plain: dict[str, Any] = {"sparse_mode": 0}
-        with self._graph.inserting_before(site.output):
-            for term in site.masks:
-                if term.kind == "causal":
-                    plain["sparse_mode"] = 2
-                    tensors["atten_mask"] = self._causal(site)
-                elif term.kind == "add":
-                    sizes = [site.scores.batch, site.scores.heads, site.scores.query, site.scores.key]
-                    tensors["pse_shift"] = call(self._graph, aten.expand.default, term.node, sizes)
-                else:
-                    mask = term.node
-                    if term.kind == "keep":
-                        mask = call(self._graph, aten.logical_not.default, mask)
-                    sizes = [site.scores.batch, 1, site.scores.query, site.scores.key]
-                    tensors["atten_mask"] = call(self._graph, aten.expand.default, mask, sizes)
-                    plain["sparse_mode"] = 1
-        return MaskArguments(tensors, plain, ", ".join(t.kind for t in site.masks))
+        """The arguments for ``site``; their nodes are in the graph afterwards.
 
-    def _causal(self, site: AttentionSite) -> fx.Node:
-        if not hasattr(self._module, CAUSAL_MASK):
-            fake = value(site.query.node)
-            self._module.register_buffer(CAUSAL_MASK, causal_mask(fake.device), persistent=False)
-        node = self._graph.get_attr(CAUSAL_MASK)
-        node.meta["val"] = value(site.query.node).fake_mode.from_tensor(getattr(self._module, CAUSAL_MASK))
+        Raises:
+            Declined: the operator has no way to say this mask.
+        """
+        try:
+            meaning = self._analyser.analyse(site.masks, site.scores, site.softmax_dtype)
+        except MaskNotExpressible as error:
+            raise Declined(str(error)) from error
+        plan = plan_mask(meaning, site.scores)
+        device = value(site.query.node).device
+        emitter = self._emitters.setdefault(device, MaskEmitter(self._analyser, device))
+        tensors: dict[str, fx.Node] = {}
+        if plan.atten_mask == "causal":
+            tensors["atten_mask"] = self._causal_mask(device)
+        elif (mask := emitter.emit_mask(plan)) is not None:
+            tensors["atten_mask"] = mask
+        if (bias := emitter.emit_bias(plan)) is not None:
+            tensors["pse_shift"] = self._pse_shift(bias, site)
+        if (lengths := emitter.emit_lengths(plan)) is not None:
+            tensors["actual_seq_lengths_kv"] = self._on_host(lengths)
+        plain: dict[str, Any] = {"sparse_mode": plan.sparse_mode}
+        if plan.sparse_mode == 4:
+            plain |= {"pre_tokens": plan.pre_tokens, "next_tokens": plan.next_tokens}
+        nan_rows = emitter.emit_void_rows(plan) if site.form == "softmax" else None
+        mean_rows = emitter.emit_empty_rows(plan)
+        return MaskArguments(tensors, plain, plan.words, _lengths_in_words(plan), mean_rows, nan_rows)
+
+    def _causal_mask(self, device: torch.device) -> fx.Node:
+        """The 2048 x 2048 triangle that modes 2 to 4 take, one per device."""
+        return self._once(("causal", device), lambda: self._causal_mask_attribute(device))
+
+    def _causal_mask_attribute(self, device: torch.device) -> fx.Node:
+        name = f"{CAUSAL_MASK}_{device.type}"
+        mask = causal_mask(device)
+        self._module.register_buffer(name, mask, persistent=False)
+        with self._graph.inserting_before(_first_call(self._graph)):
+            node = self._graph.get_attr(name)
+        mode = fake_mode_of(self._graph)
+        node.meta["val"] = mask if mode is None else mode.from_tensor(mask, static_shapes=True)
         return node
+
+    def _on_host(self, lengths: fx.Node) -> fx.Node:
+        """The one copy of ``lengths`` to the host that all layers read."""
+
+        def emit() -> fx.Node:
+            with self._graph.inserting_after(lengths):
+                return call(self._graph, torch.ops.ascend_fia.host_lengths.default, lengths)
+
+        return self._once(("host", lengths), emit)
+
+    def _pse_shift(self, bias: fx.Node, site: AttentionSite) -> fx.Node:
+        """``bias`` as (B or 1, N, Q, K), in the dtype of the query where the operator insists on it."""
+        scores, dtype = site.scores, value(site.query.node).dtype
+        own = shape(bias)
+        batch = scores.batch if len(own) == 4 and not same(own[0], 1) else 1
+
+        def emit() -> fx.Node:
+            node = bias
+            with self._graph.inserting_after(bias):
+                if self._target is not Target.CPU and value(bias).dtype != dtype:
+                    # A wider dtype's minimum would become -inf, and -inf in pse_shift NaN.
+                    limits = torch.finfo(dtype)
+                    node = call(self._graph, aten.clamp.default, node, limits.min, limits.max)
+                    node = call(self._graph, aten._to_copy.default, node, dtype=dtype)
+                sizes = [batch, scores.heads, scores.query, scores.key]
+                return call(self._graph, aten.expand.default, node, sizes)
+
+        return self._once(("pse", bias, dtype, str(batch), scores.heads), emit)
+
+    def _once(self, key: object, emit: Any) -> fx.Node:
+        if key not in self._shared:
+            self._shared[key] = emit()
+        return self._shared[key]
+
+
+def _first_call(graph: fx.Graph) -> fx.Node:
+    return next(node for node in graph.nodes if node.op != "placeholder")
+
+
+def _lengths_in_words(plan: MaskPlan) -> str:
+    if plan.lengths is None:
+        return ""
+    if isinstance(plan.lengths, Bound):
+        return "keys: " + ", ".join(str(limit) for limit in plan.lengths.limits)
+    return "keys: up to the last one kept"

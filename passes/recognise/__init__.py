@@ -13,7 +13,11 @@ from npu_compile.passes.recognise.softmax import is_softmax, match_softmax
 from npu_compile.passes.recognise.where_from import module_path, source
 from npu_compile.passes.site import AttentionSite, Refusal
 
-_MATCHERS = (("sdpa", is_sdpa, match_sdpa), ("softmax", is_softmax, match_softmax), ("fused", is_opaque, match_opaque))
+_MATCHERS = (
+    ("sdpa", is_sdpa, match_sdpa),
+    ("softmax", is_softmax, match_softmax),
+    ("fused", is_opaque, match_opaque),
+)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,12 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
     batch, heads, q_len, head_dim = operand_shape(query)
     k_batch, kv_heads, k_len, key_dim = operand_shape(key)
     v_batch, _, v_len, value_dim = operand_shape(value_)
-    for name, size in (("query heads", heads), ("key heads", kv_heads), ("head dim", head_dim), ("value dim", value_dim)):
+    for name, size in (
+        ("query heads", heads),
+        ("key heads", kv_heads),
+        ("head dim", head_dim),
+        ("value dim", value_dim),
+    ):
         if not isinstance(size, int):
             raise Declined(f"the number of {name} is symbolic")
     if not required_equal(k_len, v_len) or head_dim != key_dim or kv_heads == 0 or heads % kv_heads:
@@ -96,7 +101,9 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
         raise Declined(f"{dtypes[0]} attention has no fused operator")
     for name, read in (("query", query), ("key", key), ("value", value_)):
         if (write := around.writes.between(read, parts.output)) is not None:
-            raise Declined(f"the {name} is overwritten ({write.name}) before the attention output is computed")
+            raise Declined(
+                f"the {name} is overwritten ({write.name}) before the attention output is computed"
+            )
     return AttentionSite(
         form=parts.form,
         output=parts.output,

@@ -16,7 +16,9 @@ def cache_kind(key: Operand, writes: Writes, inputs: dict[int, fx.Node]) -> Cach
     """``static``: the storage is a graph input that the graph writes to. ``dynamic``: an input plus new tokens."""
     if storage(key.node) in inputs and (writes.to(key.node) or key.node.op == "placeholder"):
         return "static"
-    if is_call(key.node, aten.cat) and any(is_tensor(part) and storage(part) in inputs for part in key.node.args[0]):
+    if is_call(key.node, aten.cat) and any(
+        is_tensor(part) and storage(part) in inputs for part in key.node.args[0]
+    ):
         return "dynamic"
     return "none"
 

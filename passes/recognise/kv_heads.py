@@ -21,7 +21,6 @@ from npu_compile.passes.values import (
     shares_storage,
 )
 
-
 _HEADS_FIRST: Views = ((aten.transpose.int, (1, 2)),)
 """(B, S, N, D) seen as (B, N, S, D)."""
 

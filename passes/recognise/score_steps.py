@@ -10,7 +10,16 @@ import torch
 from torch import fx
 
 from npu_compile.passes.site import MaskTerm
-from npu_compile.passes.values import argument, aten, is_call, is_tensor, same_shape, same_value_input, shape, value
+from npu_compile.passes.values import (
+    argument,
+    aten,
+    is_call,
+    is_tensor,
+    same_shape,
+    same_value_input,
+    shape,
+    value,
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,11 @@ def steps_to(node: fx.Node) -> Iterator[Step]:
     if (source := same_value_input(node)) is not None:
         yield Step(source)
     elif is_call(node, aten.to, aten._to_copy):
-        if value(node).dtype.is_floating_point and is_tensor(node.args[0]) and value(node.args[0]).dtype.is_floating_point:
+        if (
+            value(node).dtype.is_floating_point
+            and is_tensor(node.args[0])
+            and value(node.args[0]).dtype.is_floating_point
+        ):
             yield Step(node.args[0])
     elif is_call(node, aten.view, aten.reshape, aten._unsafe_view, aten.unsqueeze, aten.squeeze):
         if len(shape(node)) <= 4 and _keeps_matrices(node):
@@ -90,7 +103,9 @@ def _scaled(node: fx.Node) -> Iterator[Step]:
 
 
 def _tensor_scaled(scores: fx.Node, factor: fx.Node, divides: bool) -> Step:
-    per_row = len(shape(factor)) == 0 or (shape(factor)[-1] == 1 and value(factor).dtype == value(scores).dtype)
+    per_row = len(shape(factor)) == 0 or (
+        shape(factor)[-1] == 1 and value(factor).dtype == value(scores).dtype
+    )
     if divides or not per_row:
         return Step(scores, obstacle="the scores are multiplied or divided by a tensor")
     return Step(scores, scale=factor)
@@ -126,7 +141,11 @@ def _filled(node: fx.Node) -> Iterator[Step]:
 def _selected(node: fx.Node) -> Iterator[Step]:
     condition, kept, other = node.args[:3]
     for kind, scores, fill in (("keep", kept, other), ("drop", other, kept)):
-        if is_tensor(scores) and same_shape(shape(scores), shape(node)) and (number := constant(fill)) is not None:
+        if (
+            is_tensor(scores)
+            and same_shape(shape(scores), shape(node))
+            and (number := constant(fill)) is not None
+        ):
             yield Step(scores, mask=MaskTerm(kind, condition, number))  # type: ignore[arg-type]
 
 
@@ -153,7 +172,13 @@ _RULES: tuple[tuple[tuple[Any, ...], Callable[[fx.Node], Iterator[Step]]], ...] 
     ((aten.masked_fill, aten.masked_fill_), _filled),
     ((aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf), _selected),
     ((aten.maximum.default, aten.max.other), _bounded),
-    ((aten.tanh, aten.tanh_), _obstructed("the scores are soft-capped (tanh), which the fused operator does not do")),
+    (
+        (aten.tanh, aten.tanh_),
+        _obstructed("the scores are soft-capped (tanh), which the fused operator does not do"),
+    ),
     ((aten.clamp, aten.clamp_min, aten.clamp_max), _obstructed("the scores are clamped")),
-    ((aten.relu, aten.sigmoid, aten.exp, aten.pow), _obstructed("the scores go through a non-linear function")),
+    (
+        (aten.relu, aten.sigmoid, aten.exp, aten.pow),
+        _obstructed("the scores go through a non-linear function"),
+    ),
 )

@@ -93,7 +93,9 @@ def _scores(node: Any, reader: fx.Node, steps_left: int) -> Scores | None:
         return None
     product = match_product(node)
     if product is not None:
-        found: Scores | None = Scores(product, product.scale, wide=shape(node) if len(shape(node)) == 4 else None)
+        found: Scores | None = Scores(
+            product, product.scale, wide=shape(node) if len(shape(node)) == 4 else None
+        )
         if product.added is not None:
             found = _then(found, Step(node, mask=product.added), node)
     else:

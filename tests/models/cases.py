@@ -134,7 +134,11 @@ def generate_seq2seq(family: Family, model: Any, forward: Callable[..., Any]) ->
     model.forward = forward
     try:
         tokens = model.generate(
-            **inputs, cache_implementation="static", max_new_tokens=STEPS, do_sample=False, disable_compile=True
+            **inputs,
+            cache_implementation="static",
+            max_new_tokens=STEPS,
+            do_sample=False,
+            disable_compile=True,
         )
     finally:
         model.forward = plain

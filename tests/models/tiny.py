@@ -71,7 +71,6 @@ def _clip() -> Any:
     return hf.CLIPConfig(text_config=text, vision_config={**_VISION, "projection_dim": 32}, projection_dim=32)
 
 
-
 FAMILIES = {
     family.name: family
     for family in (
@@ -103,7 +102,11 @@ FAMILIES = {
         ),
         Family("llama", hf.LlamaForCausalLM, lambda: hf.LlamaConfig(**_LLAMA), 2, "decoder"),
         Family(
-            "mistral", hf.MistralForCausalLM, lambda: hf.MistralConfig(**_LLAMA, sliding_window=5), 2, "decoder"
+            "mistral",
+            hf.MistralForCausalLM,
+            lambda: hf.MistralConfig(**_LLAMA, sliding_window=5),
+            2,
+            "decoder",
         ),
         Family("qwen2", hf.Qwen2ForCausalLM, lambda: hf.Qwen2Config(**_LLAMA), 2, "decoder"),
         Family("qwen3", hf.Qwen3ForCausalLM, lambda: hf.Qwen3Config(**_LLAMA, head_dim=16), 2, "decoder"),

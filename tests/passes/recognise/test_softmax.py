@@ -53,7 +53,9 @@ SCALES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "mul after, number first": lambda q, k, v: (0.3 * (q @ k.mT)).softmax(-1) @ v,
     "div after": lambda q, k, v: ((q @ k.transpose(-1, -2)) / (1 / 0.3)).softmax(-1) @ v,
     "in baddbmm": lambda q, k, v: (
-        torch.baddbmm(q.new_zeros(B * N, Q, K), flat(q), flat(k).transpose(1, 2), beta=0, alpha=0.3).softmax(-1)
+        torch.baddbmm(q.new_zeros(B * N, Q, K), flat(q), flat(k).transpose(1, 2), beta=0, alpha=0.3).softmax(
+            -1
+        )
         @ flat(v)
     ),
     "in place": lambda q, k, v: (q @ k.transpose(2, 3)).mul_(0.3).softmax(-1) @ v,
@@ -166,7 +168,10 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
         lambda q, k, v: torch.nn.functional.dropout((q @ k.mT).softmax(-1), 0.5, training=True) @ v,
         "dropout",
     ),
-    "mask multiplied": (lambda q, k, v: ((q @ k.mT) * torch.tril(q.new_ones(Q, K))).softmax(-1) @ v, "multiplied"),
+    "mask multiplied": (
+        lambda q, k, v: ((q @ k.mT) * torch.tril(q.new_ones(Q, K))).softmax(-1) @ v,
+        "multiplied",
+    ),
     "scaled after the mask": (
         lambda q, k, v: ((q @ k.mT + torch.tril(q.new_ones(Q, K))) * 2).softmax(-1) @ v,
         "scaled after",
