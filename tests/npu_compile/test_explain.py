@@ -156,8 +156,8 @@ def test_a_causal_language_model_with_a_static_cache():
     model = LlamaForCausalLM(config).eval()
     cache = StaticCache(config=config, max_cache_len=54)
     tokens = torch.randint(0, 64, (2, 18))
-    model(input_ids=tokens[:, :17], past_key_values=cache)
-    report = explain(model, input_ids=tokens[:, 17:], past_key_values=cache, quiet=True)
+    model(input_ids=tokens[:, :17], cache=cache)
+    report = explain(model, input_ids=tokens[:, 17:], cache=cache, quiet=True)
     paths = [site.module_path for site in report.lowered]
     assert paths == [f"model.layers.{layer}.self_attn" for layer in range(3)]
     assert {site.cache for site in report.lowered} == {"static"}
