@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..errors import describe
 from .errors import CaptureError, MovedInputError
 from .inputs import BoundInputs, InputRoles
 from .interface import CapturedGraph, GraphRuntime, as_tuple
@@ -196,7 +197,8 @@ class CapturedCallable:
     def _drop_moved(self, key: Key, capture: Capture, args: Sequence[Any]) -> None:
         """Drop a capture whose tensors have moved, or say that they have."""
         names = [node.name for node in self._gm.graph.nodes if node.op == "placeholder"]
-        moved = ", ".join(names[i] for i in capture.bound.addresses.moved(args))
+        positions = capture.bound.addresses.moved(args)
+        moved = ", ".join(f"{names[i]}={describe(args[i])}" for i in positions)
         if self.options.on_move == "error":
             raise MovedInputError(
                 f"{moved}: not at the address the graph was captured with; write weights and caches in "

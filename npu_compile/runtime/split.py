@@ -43,6 +43,8 @@ class Split:
 
 def split(gm: fx.GraphModule) -> Split:
     """Split ``gm``; it isn't changed. Raises :class:`CaptureError` where that can't be done."""
+    for node in gm.graph.nodes:
+        _require_operator(node)
     memory = Memory(gm.graph)
     calls = [node for node in gm.graph.nodes if _operator(node) is not None]
     lengths = _length_nodes(calls)
@@ -56,6 +58,16 @@ def split(gm: fx.GraphModule) -> Split:
         step=extract_step(gm, memory, lengths) if lengths else None,
         ints=ints,
     )
+
+
+def _require_operator(node: fx.Node) -> None:
+    """Python in a graph runs while the graph is captured, and never again."""
+    if node.op in ("call_module", "call_method"):
+        raise CaptureError(f"{node.op} {node.target} isn't an operator", node.name)
+    if node.op != "call_function" or isinstance(node.target, OpOverload):
+        return
+    if getattr(node.target, "__module__", None) not in ("_operator", "math", "torch"):
+        raise CaptureError(f"{node.target} is a Python function: it would run at capture only", node.name)
 
 
 def _operator(node: fx.Node) -> str | None:
