@@ -1,0 +1,1 @@
+"""Mask algebra: what an attention mask means, and how FIA is told."""

@@ -1,0 +1,166 @@
+"""What a site's mask means: which keys take part, what else is added, and what masked scores become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import fx
+
+from npu_compile.passes.mask import rules_arithmetic, rules_logic, rules_views  # noqa: F401  (registers the rules)
+from npu_compile.passes.mask.atoms import Causal, KeyBefore, KeyFrom, Predicate, Q, Window, origin
+from npu_compile.passes.mask.facts import learn_positions
+from npu_compile.passes.mask.formula import And, Compare, Formula, Or, conjunction, disjunction
+from npu_compile.passes.mask.interpret import Interpreter
+from npu_compile.passes.mask.linear import Linear, size
+from npu_compile.passes.mask.parts import MaskNotExpressible, Part, Splitter, removes
+from npu_compile.passes.mask.prover import Prover
+from npu_compile.passes.site import MaskTerm, ScoreShape
+from npu_compile.passes.values import Writes
+
+
+@dataclass(frozen=True)
+class MaskMeaning:
+    """The meaning of all mask terms of one site.
+
+    * ``keep``: where a key takes part.
+    * ``bias``: float nodes that are added to the scaled scores and aren't provably 0 or minus infinity.
+    * ``dropped``: what a masked score holds. A row with nothing to attend is then 0 under SDPA and NaN in a
+      hand-written softmax ("inf"), or the mean of all values ("finite").
+    * ``maybe_empty_rows``: False only if every query row provably keeps a key.
+    * ``at_run_time``: the terms can't be told apart before they are summed, which the emitted graph does.
+    """
+
+    keep: Predicate
+    bias: tuple[fx.Node, ...]
+    dropped: Literal["inf", "finite"]
+    maybe_empty_rows: bool
+    at_run_time: bool
+    words: str
+    parts: tuple[Part, ...]
+    softmax_dtype: torch.dtype
+    prover: Prover = field(compare=False, repr=False)
+
+
+class MaskAnalyser:
+    """Analyses the masks of one graph; a mask that many layers share is analysed once.
+
+    The graph may grow while it is in use, but nodes that exist must stay as they are.
+    """
+
+    def __init__(self, graph: fx.Graph, writes: Writes | None = None) -> None:
+        self.graph = graph
+        self.writes = writes if writes is not None else Writes(graph)
+        self.prover = Prover(graph)
+        self.interpreter = Interpreter(graph, self.writes, self.prover)
+        self._meanings: dict[object, MaskMeaning] = {}
+        learn_positions(self.interpreter)
+
+    def analyse(
+        self, masks: Sequence[MaskTerm], scores: ScoreShape, softmax_dtype: torch.dtype | None = None
+    ) -> MaskMeaning:
+        """The meaning of ``masks``, applied in that order to scores of shape ``scores``.
+
+        Raises:
+            MaskNotExpressible: the fused operator has no way to say it; the message says why.
+        """
+        dtype = softmax_dtype or torch.float32
+        key = (tuple(masks), _sizes(scores), dtype)
+        found = self._meanings.get(key)
+        if found is None:
+            found = self._meanings[key] = self._analyse(masks, scores, dtype)
+        return found
+
+    def _analyse(self, masks: Sequence[MaskTerm], scores: ScoreShape, dtype: torch.dtype) -> MaskMeaning:
+        shape = (scores.batch, scores.heads, scores.query, scores.key)
+        if size(scores.key) == Linear():
+            raise MaskNotExpressible("there are no keys")
+        splitter = Splitter(self.interpreter, scores, dtype)
+        parts = [part for term in masks for part in splitter.split(term)]
+        kept = conjunction(part.keep for part in parts if part.keep is not None)
+        keep = Predicate.of(self.prover.simplify(_decided(kept, shape, self.prover), shape))
+        unknown = any(part.keep is None and not part.per_head for part in parts)
+        empty = unknown or not every_row_keeps_a_key(keep, scores, self.prover)
+        fills = [fill for part in parts for fill in part.fills]
+        at_run_time = _needs_run_time(parts, empty, dtype)
+        bias = tuple(p.node for p in parts if p.keep is None and p.node is not None)
+        return MaskMeaning(
+            keep=keep,
+            bias=bias,
+            dropped="inf" if all(fill == float("-inf") for fill in fills) else "finite",
+            maybe_empty_rows=empty,
+            at_run_time=at_run_time,
+            words=_words(keep, bias),
+            parts=tuple(parts),
+            softmax_dtype=dtype,
+            prover=self.prover,
+        )
+
+
+def analyse(
+    graph: fx.Graph, masks: Sequence[MaskTerm], scores: ScoreShape, softmax_dtype: torch.dtype | None = None
+) -> MaskMeaning:
+    """:meth:`MaskAnalyser.analyse` for a single site."""
+    return MaskAnalyser(graph).analyse(masks, scores, softmax_dtype)
+
+
+def every_row_keeps_a_key(keep: Predicate, scores: ScoreShape, prover: Prover) -> bool:
+    """Whether each query row provably has a key.
+
+    Each bound of the band that causality, windows and lengths leave must lie on the right side of each other.
+    """
+    row = Linear.of(Q)
+    lowest, highest = [Linear()], [size(scores.key) - 1]
+    for atom in keep.atoms:
+        if isinstance(atom, Causal):
+            highest.append(row + atom.offset)
+        elif isinstance(atom, KeyBefore):
+            highest.append(atom.length - 1)
+        elif isinstance(atom, Window):
+            lowest.append(row + atom.start)
+        elif isinstance(atom, KeyFrom):
+            lowest.append(atom.start)
+        else:
+            return False
+    shape = (scores.batch, scores.heads, scores.query, scores.key)
+    return all(prover.nonnegative(high - low, shape) for high in highest for low in lowest)
+
+
+def _decided(formula: Formula, shape: tuple[object, ...], prover: Prover) -> Formula:
+    """``formula`` with every comparison decided that is the same for all of the scores."""
+    if isinstance(formula, Compare):
+        return prover.compare(formula.linear, shape)
+    if isinstance(formula, (And, Or)):
+        parts = [_decided(part, shape, prover) for part in formula.parts]
+        return conjunction(parts) if isinstance(formula, And) else disjunction(parts)
+    return formula
+
+
+def _needs_run_time(parts: Sequence[Part], maybe_empty_rows: bool, dtype: torch.dtype) -> bool:
+    """Whether the terms must be summed before it can be said what a row becomes.
+
+    That is so for a float of unknown values, and where a row may have nothing to attend and its masked
+    scores differ: -inf next to a finite number, or two finite masks on top of each other.
+    """
+    if any(part.keep is None and not part.per_head for part in parts):
+        return True
+    fills = {fill for part in parts for fill in part.fills}
+    if not maybe_empty_rows or fills <= {float("-inf")}:
+        return False
+    added = [part for part in parts if part.kind == "add" and part.keep is not None]
+    weak = any(part.kind == "add" and not removes(f, dtype) for part in parts for f in part.fills)
+    return len(fills) > 1 or weak or (bool(added) and len([p for p in parts if p.fills]) > 1)
+
+
+def _sizes(scores: ScoreShape) -> tuple[Linear, ...]:
+    return tuple(size(n) for n in (scores.batch, scores.heads, scores.query, scores.key))
+
+
+def _words(keep: Predicate, bias: Sequence[fx.Node]) -> str:
+    words = [] if bias and not keep.atoms else [keep.words]
+    return ", ".join(words + [f"bias from {origin(node)}" for node in bias])
+
+
+__all__ = ["MaskAnalyser", "MaskMeaning", "MaskNotExpressible", "analyse"]

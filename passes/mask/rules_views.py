@@ -1,0 +1,183 @@
+"""Operators that move elements: the result's element is an element of the input at another index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compile.passes.mask.interpret import Interpreter, arguments, own_index, rule
+from npu_compile.passes.mask.linear import Dim, Linear, size
+from npu_compile.passes.mask.values import Number, Sum, Unknown, Value, dims, select, substitute
+from npu_compile.passes.values import argument, aten, is_tensor, same, same_shape, shape, value
+
+
+def source_of(node: fx.Node) -> fx.Node:
+    return arguments(node)[0]
+
+
+def moved(interpreter: Interpreter, node: fx.Node, index: Mapping[int, Linear]) -> Value:
+    """The first argument's value with its index variables replaced; ``index`` goes by negative axis."""
+    source = interpreter.read(source_of(node), node)
+    if not isinstance(source, Sum):
+        return substitute(source, index)
+    if same_shape(shape(node), shape(source_of(node))) and all(
+        v == Linear.of(Dim(d)) for d, v in index.items()
+    ):
+        return source
+    raise Unknown
+
+
+def _positive(axis: int, rank: int) -> int:
+    return axis + rank if axis < 0 else axis
+
+
+@rule(
+    aten.alias, aten.detach, aten.detach_, aten.clone, aten.contiguous, aten.lift_fresh_copy, aten.lift_fresh
+)
+def _same(interpreter: Interpreter, node: fx.Node) -> Value:
+    return moved(interpreter, node, {})
+
+
+@rule(aten.expand.default, aten.expand_as.default, aten.broadcast_to.default)
+def _expand(interpreter: Interpreter, node: fx.Node) -> Value:
+    source = interpreter.read(source_of(node), node)
+    if isinstance(source, Sum) and len(source.nodes) == 1 and source.nodes[0] is source_of(node):
+        raise Unknown
+    return source
+
+
+@rule(aten.unsqueeze.default)
+def _unsqueeze(interpreter: Interpreter, node: fx.Node) -> Value:
+    rank = len(shape(node))
+    new = _positive(arguments(node)[1], rank) - rank
+    return moved(interpreter, node, {axis: Linear.of(Dim(axis - 1)) for axis in range(1 - rank, new + 1)})
+
+
+@rule(
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.squeeze, aten.flatten.using_ints
+)
+def _reshape(interpreter: Interpreter, node: fx.Node) -> Value:
+    index, lost = _matched(shape(source_of(node)), shape(node))
+    source = interpreter.read(source_of(node), node)
+    if not isinstance(source, Sum) and dims(source) & lost:
+        raise Unknown
+    if isinstance(source, Sum) and not same_shape(shape(source_of(node)), shape(node)):
+        raise Unknown
+    return moved(interpreter, node, index)
+
+
+def _matched(before: Any, after: Any) -> tuple[dict[int, Linear], set[int]]:
+    """Which index of the result each dimension has, and the dimensions that are merged or split."""
+    old = [i - len(before) for i, n in enumerate(before) if not _one(n)]
+    new = [i - len(after) for i, n in enumerate(after) if not _one(n)]
+    index: dict[int, Linear] = {}
+    for ours, theirs in ((old, new), (old[::-1], new[::-1])):
+        for i, j in zip(ours, theirs, strict=False):
+            if not same(before[i], after[j]):
+                break
+            index[i] = Linear.of(Dim(j))
+    lost = set(old) - index.keys()
+    if not lost and len(old) != len(new):
+        raise Unknown
+    return index, lost
+
+
+def _one(n: Any) -> bool:
+    return isinstance(n, int) and n == 1
+
+
+@rule(aten.permute.default, aten.transpose.int, aten.t.default, aten.swapaxes.default)
+def _permute(interpreter: Interpreter, node: fx.Node) -> Value:
+    rank = len(shape(node))
+    order = list(range(rank))
+    if node.target is aten.permute.default:
+        order = [_positive(axis, rank) for axis in arguments(node)[1]]
+    else:
+        a, b = (
+            (_positive(axis, rank) for axis in arguments(node)[1:3]) if len(node.args) > 2 else (0, rank - 1)
+        )
+        order[a], order[b] = b, a
+    return moved(interpreter, node, {old - rank: Linear.of(Dim(new - rank)) for new, old in enumerate(order)})
+
+
+@rule(aten.slice.Tensor, aten.narrow.default)
+def _slice(interpreter: Interpreter, node: fx.Node) -> Value:
+    axis = _positive(argument(node, 1, "dim", 0), len(shape(node))) - len(shape(node))
+    start = argument(node, 2, "start", None) or 0
+    if argument(node, 4, "step", 1) != 1:
+        raise Unknown
+    first = _from_front(interpreter, start, shape(source_of(node))[axis])
+    own = own_index(shape(node))[axis]
+    return moved(interpreter, node, {axis: own + first})
+
+
+@rule(aten.select.int)
+def _select(interpreter: Interpreter, node: fx.Node) -> Value:
+    rank = len(shape(source_of(node)))
+    axis = _positive(arguments(node)[1], rank) - rank
+    at = _from_front(interpreter, arguments(node)[2], shape(source_of(node))[axis])
+    left = {old: Linear.of(Dim(old + 1)) for old in range(-rank, axis)}
+    return moved(interpreter, node, {**left, axis: at})
+
+
+def _from_front(interpreter: Interpreter, at: Any, length: Any) -> Linear:
+    """A position counted from the front, as slicing reads ``at``."""
+    if isinstance(at, fx.Node):
+        at = at.meta["val"]
+    if not isinstance(at, (int, torch.SymInt)):
+        raise Unknown
+    position = size(at)
+    if interpreter.prover.nonnegative(position):
+        inside = interpreter.prover.nonnegative(size(length) - position)
+        if inside or position == Linear():
+            return position
+    elif interpreter.prover.nonnegative(-position - 1) and interpreter.prover.nonnegative(
+        size(length) + position
+    ):
+        return size(length) + position
+    raise Unknown
+
+
+@rule(aten.index.Tensor)
+def _gather(interpreter: Interpreter, node: fx.Node) -> Value:
+    """``x[i, j, ...]`` with an index tensor for every dimension, each a known integer in range."""
+    source_node, indices = arguments(node)[:2]
+    rank = len(shape(source_node))
+    if len(indices) != rank or not all(is_tensor(i) for i in indices):
+        raise Unknown
+    index: dict[int, Linear] = {}
+    for axis, tensor in enumerate(indices):
+        at = interpreter.read(tensor, node)
+        last = size(shape(source_node)[axis]) - 1
+        if value(tensor).dtype == torch.bool or not isinstance(at, Number):
+            raise Unknown
+        for bound in (at.linear, last - at.linear):
+            if not interpreter.prover.nonnegative(bound, shape(node)):
+                raise Unknown
+        index[axis - rank] = Linear() if last.is_const and last.const == 0 else at.linear
+    return moved(interpreter, node, index)
+
+
+@rule(aten.cat.default, aten.concat.default)
+def _cat(interpreter: Interpreter, node: fx.Node) -> Value:
+    rank = len(shape(node))
+    axis = _positive(argument(node, 1, "dim", 0), rank) - rank
+    parts = [part for part in arguments(node)[0] if not _empty(part)]
+    here = own_index(shape(node))[axis]
+    result: Value | None = None
+    first = size(sum((shape(part)[axis] for part in parts), 0))
+    for part in reversed(parts):
+        first = first - size(shape(part)[axis])
+        piece = substitute(interpreter.read(part, node), {axis: here - first})
+        before = interpreter.prover.compare(first + size(shape(part)[axis]) - 1 - here, shape(node))
+        result = piece if result is None else interpreter.simplified(select(before, piece, result), node)
+    if result is None:
+        raise Unknown
+    return result
+
+
+def _empty(part: fx.Node) -> bool:
+    return any(isinstance(n, int) and n == 0 for n in shape(part))
