@@ -6,6 +6,7 @@ timeout, some of them in a group whose members never come.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -63,9 +64,9 @@ def named(group: ProcessGroup) -> Group:
 
 
 def timeout_of(group: ProcessGroup, device: torch.device) -> timedelta:
-    """How long a collective of ``group`` waits."""
-    timeout: timedelta = group._get_backend(device).options._timeout
-    return timeout
+    """How long ranks wait for each other: the group's timeout or the whole job's, the shorter."""
+    both = (group, dist.group.WORLD)
+    return min(one._get_backend(device).options._timeout for one in both if one is not None)
 
 
 def agree(group: ProcessGroup, settings: Mapping[str, Any], device: torch.device) -> None:
@@ -74,29 +75,47 @@ def agree(group: ProcessGroup, settings: Mapping[str, Any], device: torch.device
     Every rank of the job must come here, whatever group it is in.
 
     Raises:
-        ContextParallelError: on every rank, within the group's timeout: a rank that didn't come, a
-            group that its members see differently, or members with different settings.
+        ContextParallelError: on every rank, within the timeout: a rank that didn't come, a group
+            that its members see differently, or members with different settings.
     """
-    store = dist.distributed_c10d._get_default_store()
-    prefix = f"npu_compile/context_parallel/{next(_agreements)}"
     mine = {"members": dist.get_process_group_ranks(group), "settings": dict(settings)}
-    store.set(f"{prefix}/{dist.get_rank()}", json.dumps(mine))
     limit = timeout_of(group, device)
-    deadline = time.monotonic() + limit.total_seconds()
-    told: dict[int, Any] = {}
-    for rank in range(dist.get_world_size()):
-        left = max(deadline - time.monotonic(), 0.01)
-        try:
-            store.wait([f"{prefix}/{rank}"], timedelta(seconds=left))
-        except RuntimeError:
-            continue
-        told[rank] = json.loads(store.get(f"{prefix}/{rank}"))
+    board = _Board(dist.distributed_c10d._get_default_store(), limit)
+    board.write("is", json.dumps(mine))
+    told = {rank: json.loads(text) for rank, text in board.read("is").items()}
     missing = [rank for rank in range(dist.get_world_size()) if rank not in told]
     if missing:
         raise ContextParallelError(f"ranks {missing} did not come to context parallel within {limit}")
+    # The store may be in a rank that leaves with the error: first let everyone read.
+    board.write("has read", "")
+    board.read("has read")
     problem = disagreement(told)
     if problem:
         raise ContextParallelError(problem)
+
+
+class _Board:
+    """One agreement's notes in the job's store, one a rank and topic."""
+
+    def __init__(self, store: dist.Store, limit: timedelta) -> None:
+        self._store = store
+        self._prefix = f"npu_compile/context_parallel/{next(_agreements)}"
+        self._deadline = time.monotonic() + limit.total_seconds()
+
+    def write(self, topic: str, text: str) -> None:
+        self._store.set(f"{self._prefix}/{topic}/{dist.get_rank()}", text)
+
+    def read(self, topic: str) -> dict[int, str]:
+        """The notes by rank, without those that didn't come in time."""
+        notes: dict[int, str] = {}
+        for rank in range(dist.get_world_size()):
+            key = f"{self._prefix}/{topic}/{rank}"
+            left = timedelta(seconds=max(self._deadline - time.monotonic(), 0.01))
+            # DistStoreError on a timeout, DistNetworkError where the store's rank is gone.
+            with contextlib.suppress(dist.DistError):
+                self._store.wait([key], left)
+                notes[rank] = self._store.get(key).decode()
+        return notes
 
 
 def agree_on_tokens(group: Group, sequences: Sequence[Tensor], device: torch.device) -> None:
