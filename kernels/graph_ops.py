@@ -30,6 +30,8 @@ NAMESPACE = "ascend_fia"
 OPERATORS = ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2")
 HOST_LIST = "SymInt[]?"
 
+Kernel = Callable[..., tuple[Tensor, Tensor]]
+
 _libraries: list[Library] = []
 
 
@@ -56,6 +58,7 @@ def ensure_graph_ops() -> None:
         kernel = _real_call(name)
         library.impl(name, kernel, "CPU")
         library.impl(name, kernel, "PrivateUse1")
+        library.impl(name, _without_backward(name, kernel), "Autograd")
         register_fake(f"{NAMESPACE}::{name}", FAKES[name], lib=library)
     library.define("host_lengths(Tensor lengths) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
     library.impl("host_lengths", HOST_READS.to_host, "CPU")
@@ -63,20 +66,34 @@ def ensure_graph_ops() -> None:
     register_fake(f"{NAMESPACE}::host_lengths", _fake_host_lengths, lib=library)
 
 
-def _real_call(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+def _real_call(name: str) -> Kernel:
     operator = getattr(getattr(torch.ops, NPU), name).default
     lengths = length_arguments(name)
 
     def call(query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
         # torch strips arguments that equal their default, so what is here was given.
-        if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-            raise RuntimeError(f"{NAMESPACE}::{name} has no backward; call it under torch.no_grad()")
         for argument in lengths:
             given = kwargs.get(argument)
             if given is not None:
                 kwargs[argument] = HOST_READS.to_list(argument, given)
         result: tuple[Tensor, Tensor] = operator(query, key, value, **kwargs)
         return result
+
+    return call
+
+
+def _without_backward(name: str, kernel: Kernel) -> Kernel:
+    """What runs before ``kernel`` wherever gradients may be recorded, while tracing too."""
+    graph_operator = getattr(getattr(torch.ops, NAMESPACE), name).default
+
+    def call(query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+            raise RuntimeError(f"{NAMESPACE}::{name} has no backward; call it under torch.no_grad()")
+        with torch._C._AutoDispatchBelowAutograd():
+            if type(query) is Tensor and query.is_cpu and not torch._C._len_torch_dispatch_stack():
+                return kernel(query, key, value, **kwargs)  # where dispatching again would lead
+            result: tuple[Tensor, Tensor] = graph_operator(query, key, value, **kwargs)
+            return result
 
     return call
 

@@ -14,8 +14,9 @@ INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 class HostReads:
     """Counts what turning lengths into host values costs.
 
-    ``conversions`` counts length tensors read; ``device_syncs`` those of them that were not on the
-    CPU, each of which waits for the device.
+    ``conversions`` counts copies to the host that later readers share, and every read of a tensor that
+    isn't on the CPU; ``device_syncs`` counts the latter of both, each of which waits for the device.
+    Reading a tensor that lies on the CPU already is neither.
     """
 
     conversions: int = 0
@@ -27,22 +28,20 @@ class HostReads:
         ``lengths``: 1-D, any integer dtype, any device. Raises ValueError for anything else.
         """
         require_lengths("lengths", lengths)
-        self._count(lengths)
-        if lengths.device.type == "cpu":
+        self.conversions += 1
+        if lengths.is_cpu:
             return lengths.to(torch.int64, copy=True)
+        self.device_syncs += 1
         return lengths.to("cpu", torch.int64)
 
     def to_list(self, argument: str, lengths: Tensor) -> list[int]:
         """The values of ``lengths``, a 1-D integer tensor; ``argument`` names it in errors."""
         require_lengths(argument, lengths)
-        self._count(lengths)
+        if not lengths.is_cpu:
+            self.conversions += 1
+            self.device_syncs += 1
         values: list[int] = lengths.tolist()
         return values
-
-    def _count(self, lengths: Tensor) -> None:
-        self.conversions += 1
-        if lengths.device.type != "cpu":
-            self.device_syncs += 1
 
 
 def require_lengths(argument: str, lengths: Tensor) -> None:

@@ -47,4 +47,4 @@ def _define_operators() -> None:
     import_module(".kernels.graph_ops", __name__).ensure_graph_ops()
 
 
-after_torch(_define_operators)
+after_torch(_define_operators, needs=f"{__name__}.kernels")

@@ -15,6 +15,8 @@ from .table import SPECS
 KNOWN_CALLS = 4096
 """Calls of different form whose verdict is remembered. Facts are kept, never tensors."""
 
+PLAIN = (int, str, float, bool, type(None))
+
 _verdicts: dict[Any, tuple[Any, tuple[Violation, ...]]] = {}
 
 
@@ -32,7 +34,12 @@ def check(op: str, args: Mapping[str, Any], target: Target | str) -> list[Violat
         target = Target(target)
     spec = SPECS[op]
     lengths = spec.lengths
-    given = tuple([(name, facts(value, name in lengths)) for name, value in args.items()])
+    given = tuple(
+        [
+            (name, value if type(value) in PLAIN else facts(value, name in lengths))
+            for name, value in args.items()
+        ]
+    )
     key = (op, target, given)
     try:
         verdict = _verdicts.get(key)
@@ -46,11 +53,8 @@ def check(op: str, args: Mapping[str, Any], target: Target | str) -> list[Violat
         call, violations = verdict
     if violations:
         return list(violations)
-    rules = _rules(op, target)[1]
-    if not rules:
-        return []
     values = spec.read_values(call, args)
-    return [found for rule in rules if (found := rule.check(values)) is not None]
+    return [rule.violation(values) for rule in _rules(op, target)[1] if rule.breaks(values) is not None]
 
 
 def require(op: str, args: Mapping[str, Any], target: Target | str) -> None:
@@ -71,7 +75,7 @@ def _verdict(spec: Spec, given: Mapping[str, Any], target: Target) -> tuple[Any,
         return None, wrong
     call = spec.read({**spec.defaults, **given})
     for stage in _rules(spec.op, target)[0]:
-        found = tuple(v for rule in stage if (v := rule.check(call)) is not None)
+        found = tuple(rule.violation(call) for rule in stage if rule.breaks(call) is not None)
         if found:
             return call, found
     return call, ()

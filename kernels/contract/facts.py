@@ -78,8 +78,6 @@ def _strided(shape: tuple[Any, ...], strides: Iterable[Any]) -> bool:
 
 def facts(value: Any, is_lengths: bool = False) -> Any:
     """A hashable description of an argument; scalars and short lists of numbers stay what they are."""
-    if value is None or type(value) in (int, str, float, bool):
-        return value
     if isinstance(value, Tensor):
         return tensor_facts(value)
     if isinstance(value, (list, tuple)):

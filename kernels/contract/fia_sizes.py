@@ -20,14 +20,14 @@ def query_heads(call: FiaCall) -> Any:
 
 @rule("fia.num_heads.divisible", "num_heads", "it is a multiple of num_key_value_heads")
 def divisible(call: FiaCall) -> Any:
-    return f"{call.heads}, over {call.kv_heads}" if call.heads % call.kv_heads else None
+    return f"{call.heads}, over {call.kv_heads}" if proven(call.heads % call.kv_heads != 0) else None
 
 
 @rule(
     "fia.num_heads.ratio", "num_heads", "it is at most 64 per key/value head, but for MLA's one latent head"
 )
 def ratio(call: FiaCall) -> Any:
-    if call.heads <= 64 * call.kv_heads or (call.rope and call.kv_heads == 1):
+    if not proven(call.heads > 64 * call.kv_heads) or (call.rope and call.kv_heads == 1):
         return None
     return f"{call.heads}, over {call.kv_heads}"
 
@@ -117,7 +117,7 @@ def _count(call: FiaCall, name: str) -> Any:
     "fia.lengths.count.query", "actual_seq_lengths", "there is one length for all requests, or one for each"
 )
 def query_count(call: FiaCall) -> Any:
-    return _count(call, "actual_seq_lengths")
+    return None if call.decode else _count(call, "actual_seq_lengths")
 
 
 @rule(

@@ -49,12 +49,10 @@ class Rule:
     targets: frozenset[Target] = ALL
     instead: str = ""
 
-    def check(self, call: Any) -> Violation | None:
-        value = self.breaks(call)
-        if value is None:
-            return None
+    def violation(self, call: Any) -> Violation:
+        """What to tell of ``call``, which breaks this rule."""
         name = call.argument_name(self.argument)
-        return Violation(name, value, self.text, self.source, self.id, self.instead)
+        return Violation(name, self.breaks(call), self.text, self.source, self.id, self.instead)
 
 
 def rule(

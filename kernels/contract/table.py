@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from ..targets import Target
 from . import (
     around,
     cache,
@@ -26,6 +27,7 @@ from . import (
 )
 from .call import Call, Values
 from .fia_call import FiaCall
+from .rule import rule
 from .spec import Rules, Spec
 
 _FIA_STAGES = (
@@ -61,10 +63,18 @@ def _sparse(op: str, side: str, rules: Rules, value_rules: Rules = ()) -> Spec:
     return Spec(
         op,
         partial(sparse_call.SparseCall, side=side),
-        (sparse_call.FORM, (*sparse_call.RULES, *rules)),
+        ((unavailable, *sparse_call.FORM), (*sparse_call.RULES, *rules)),
         sparse_call.SparseValues,
         (*sparse_call.VALUE_RULES, *value_rules),
     )
+
+
+@rule("target.unavailable", "target", "the operator isn't for 310P", targets=frozenset({Target.ASCEND310P}))
+def unavailable(call: object) -> str:
+    return Target.ASCEND310P.value
+
+
+_NOT_310P = (unavailable,)
 
 
 def _plain(op: str, *stages: Rules, values: Rules = (), lengths: frozenset[str] = frozenset()) -> Spec:
@@ -93,22 +103,28 @@ SPECS: dict[str, Spec] = {
             sparse_attention.QUANT_RULES,
             sparse_attention.VALUE_RULES,
         ),
-        _plain("npu_attention_update", merge.UPDATE_FORM, merge.UPDATE_RULES),
-        _plain("npu_ring_attention_update", merge.RING_RULES),
-        _plain("npu_scatter_pa_kv_cache", *_SCATTER_PA, values=cache.SCATTER_VALUES),
-        _plain("npu_scatter_pa_kv_cache_functional", *_SCATTER_PA, values=cache.SCATTER_VALUES),
-        _plain("npu_gather_pa_kv_cache", *_GATHER_PA),
-        _plain("npu_gather_pa_kv_cache_functional", *_GATHER_PA),
-        _plain("npu_kv_rmsnorm_rope_cache", cache.KV_FORM, cache.KV_RULES),
+        _plain("npu_attention_update", _NOT_310P, merge.UPDATE_FORM, merge.UPDATE_RULES),
+        _plain("npu_ring_attention_update", _NOT_310P, merge.RING_RULES),
+        _plain("npu_scatter_pa_kv_cache", _NOT_310P, *_SCATTER_PA, values=cache.SCATTER_VALUES),
+        _plain("npu_scatter_pa_kv_cache_functional", _NOT_310P, *_SCATTER_PA, values=cache.SCATTER_VALUES),
+        _plain("npu_gather_pa_kv_cache", _NOT_310P, *_GATHER_PA),
+        _plain("npu_gather_pa_kv_cache_functional", _NOT_310P, *_GATHER_PA),
+        _plain("npu_kv_rmsnorm_rope_cache", _NOT_310P, cache.KV_FORM, cache.KV_RULES),
         _plain("npu_scatter_nd_update", *_SCATTER_ND, values=cache.ND_VALUES),
         _plain("npu_scatter_nd_update_", *_SCATTER_ND, values=cache.ND_VALUES),
         _plain("npu_rms_norm", around.NORM_RULES),
         _plain("npu_add_rms_norm", around.ADD_NORM_RULES),
-        _plain("npu_interleave_rope", around.INTERLEAVE_RULES),
+        _plain("npu_interleave_rope", _NOT_310P, around.INTERLEAVE_RULES),
         _plain("npu_rotary_mul", around.ROTARY_RULES),
-        _plain("npu_transpose_batchmatmul", around.BMM_FORM, around.BMM_RULES),
-        _plain("npu_mla_prolog_v3", *_PROLOG),
-        _plain("npu_mla_prolog_v3_functional", *_PROLOG),
-        _plain("npu_fusion_attention", around.FUSION_FORM, around.FUSION_RULES, lengths=_FUSION_LENGTHS),
+        _plain("npu_transpose_batchmatmul", _NOT_310P, around.BMM_FORM, around.BMM_RULES),
+        _plain("npu_mla_prolog_v3", _NOT_310P, *_PROLOG),
+        _plain("npu_mla_prolog_v3_functional", _NOT_310P, *_PROLOG),
+        _plain(
+            "npu_fusion_attention",
+            _NOT_310P,
+            around.FUSION_FORM,
+            around.FUSION_RULES,
+            lengths=_FUSION_LENGTHS,
+        ),
     )
 }
