@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all lint format doctor clean
+.PHONY: demo test test-all bench lint format doctor clean
 
 demo: $(READY)
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py
@@ -18,6 +18,9 @@ test: $(READY)
 
 test-all: $(READY)
 	$(PYTEST) -m ''
+
+bench: $(READY)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/decode_capacity.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -36,6 +39,7 @@ clean:
 
 # torch comes first and pinned, so that no other package's requirement brings another torch.
 $(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV): about a minute"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[hf,dev]'
