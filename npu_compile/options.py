@@ -15,6 +15,8 @@ from typing import Any, Literal
 from .errors import AscendFiaError
 from .kernels.targets import Target
 from .option_kinds import Choice, Flag, Kind, Sizes, TorchBackend, did_you_mean
+from .parallel.option import ContextParallelOption
+from .passes.context_parallel.config import ContextParallel
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -56,6 +58,10 @@ class Options:
         "recapture",
         Choice(("recapture", "error")),
         "what a replay does when a parameter or cache is no longer where it was captured",
+    )
+
+    context_parallel: ContextParallel | None = option(
+        None, ContextParallelOption(), "tokens or KV cache split over the ranks of a group"
     )
 
     def __post_init__(self) -> None:
