@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from .captured import CapturedCallable
+from .captured import CapturedCallable, reset
 from .errors import BusyError, CaptureError, MovedInputError, ReplayError, UpdateError
 from .interface import GraphRuntime
 from .options import CaptureOptions
@@ -23,6 +23,7 @@ __all__ = [
     "UpdatePlan",
     "UpdateRow",
     "capture",
+    "reset",
 ]
 
 

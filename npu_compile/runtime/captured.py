@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,9 @@ Key = tuple[Any, ...]
 
 _CAPTURING = threading.Lock()
 """A process can capture one graph at a time."""
+
+_callables: weakref.WeakSet[CapturedCallable] = weakref.WeakSet()
+"""All captured callables, for :func:`reset`; none is kept alive by it."""
 
 MAX_UNUSED = 8
 """Captures without a replay in between; after that, new shapes or addresses aren't captured any more."""
@@ -79,6 +83,7 @@ class CapturedCallable:
         except CaptureError as error:
             self._split, self._refusal = Split(gm, UpdatePlan(), ()), self._refused(error)
         self._source = LengthSource(self._split, self.stats, options.mirror_counters)
+        _callables.add(self)
 
     @property
     def plan(self) -> UpdatePlan:
@@ -226,6 +231,12 @@ class CapturedCallable:
     def _uncaptured(self, args: Sequence[Any], reason: str) -> Sequence[Any]:
         self.stats.fallbacks[reason] += 1
         return as_tuple(self._gm(*args))
+
+
+def reset() -> None:
+    """Reset every captured callable of the process; see :meth:`CapturedCallable.reset`."""
+    for function in list(_callables):
+        function.reset()
 
 
 def _grad_refusal(args: Sequence[Any]) -> str | None:
