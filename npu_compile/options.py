@@ -63,6 +63,11 @@ class Options:
     context_parallel: ContextParallel | None = option(
         None, ContextParallelOption(), "tokens or KV cache split over the ranks of a group"
     )
+    mla: Literal["auto", "absorb", "expand"] = option(
+        "auto",
+        Choice(("auto", "absorb", "expand")),
+        "multi-head latent attention over latents (absorb) or expanded keys; auto: by cost",
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -72,6 +77,12 @@ class Options:
             except ValueError as error:
                 rule = f"{error}; allowed: {kind.allowed}"
                 raise AscendFiaError(f"options[{field.name!r}]", value, rule) from None
+
+    def signature(self) -> tuple[Any, ...]:
+        """The options by value, hashable; of an option that refers to objects only its type."""
+        plain = str | int | tuple | None
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return tuple(value if isinstance(value, plain) else type(value) for value in values)
 
 
 def parse(mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:

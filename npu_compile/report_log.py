@@ -16,6 +16,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -42,7 +43,7 @@ class ReportLog:
 
     def clear(self) -> None:
         """Forget everything; the next graph begins a new report."""
-        self._options: Options | None = None
+        self._options: tuple[Any, ...] = ()
         self._graphs: list[GraphReport] = []
         self._weights: list[weakref.ref[torch.Tensor]] = []
         self._frames: set[str] = set()
@@ -53,9 +54,9 @@ class ReportLog:
         fresh = [weight for weight in traits.weights if id(weight) not in known]
         frame = graph.name.rpartition("/")[0]  # all compilations of one code object share it
         shares = len(fresh) < len(traits.weights) or (not traits.weights and frame in self._frames)
-        if options != self._options or not (shares or traits.resumed):
+        if options.signature() != self._options or not (shares or traits.resumed):
             self.clear()
-            self._options, fresh = options, list(traits.weights)
+            self._options, fresh = options.signature(), list(traits.weights)
         self._graphs.append(graph)
         self._frames.add(frame)
         self._weights += map(weakref.ref, fresh)

@@ -95,5 +95,19 @@ def test_options_are_frozen_and_compare_by_value():
     assert parse("default") == parse() != parse(options={"strict": True})
 
 
+def test_a_signature_compares_by_value_and_holds_no_objects():
+    import torch.distributed as dist
+
+    assert parse().signature() == parse("default").signature() != parse("reduce-overhead").signature()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        asked = {"context_parallel": {"mode": "decode"}}
+        first, second = parse(options=asked), parse(options=asked)
+        assert first.signature() == second.signature() != parse().signature()
+        assert first.context_parallel not in first.signature()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_every_option_is_documented():
     assert markdown_table() in (DOCS / "options.md").read_text(), "run `npu-compile options`"
