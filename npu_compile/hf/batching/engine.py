@@ -22,7 +22,7 @@ def install() -> bool:
     """Put the manager in; False, with a warning, where this transformers' engine isn't known."""
     if not KNOWN[0] <= Version(transformers.__version__) < KNOWN[1]:
         logger.warning(
-            "generate_batch can't use 'ascend_fia': the engine is known from transformers %s to below %s, not %s",
+            "generate_batch can't use 'ascend_fia': the engine is known for transformers %s to %s, not %s",
             *KNOWN,
             transformers.__version__,
         )

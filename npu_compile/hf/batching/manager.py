@@ -52,20 +52,20 @@ class FiaBatchingManager(Manager):
         continuous_batching_config: Any,
         workload_hints: Any = None,
     ) -> None:
-        super().__init__(model, generation_config, continuous_batching_config, workload_hints)
-        if self.on_fia:
-            self._keep_decode_path(continuous_batching_config, workload_hints)
-
-    @property
-    def on_fia(self) -> bool:
-        return self.model.config.get_text_config()._attn_implementation == ATTENTION
+        asked = continuous_batching_config
+        if _uses_fia(model):
+            # What transformers' gate on devices would switch off, with warnings, is set afterwards.
+            asked = copy.deepcopy(asked)
+            asked.max_blocks_per_request = asked.decode_compile_config = asked.varlen_compile_config = None
+        super().__init__(model, generation_config, asked, workload_hints)
+        if _uses_fia(model):
+            self._open_decode_path(continuous_batching_config, workload_hints)
 
     def switch_to_cb_friendly_attn(self, model: Any, auto_switch_to_flash: bool = True) -> None:
-        if model.config.get_text_config()._attn_implementation != ATTENTION:
+        if not _uses_fia(model):
             super().switch_to_cb_friendly_attn(model, auto_switch_to_flash)
 
-    def _keep_decode_path(self, asked: Any, hints: Any) -> None:
-        """Undo what transformers' gate on devices switched off in the resolved configuration."""
+    def _open_decode_path(self, asked: Any, hints: Any) -> None:
         if asked.use_async_batching:
             raise AscendFiaError("use_async_batching", True, "it isn't supported with 'ascend_fia'")
         wanted = copy.deepcopy(asked)
@@ -75,10 +75,9 @@ class FiaBatchingManager(Manager):
         resolved.max_blocks_per_request = wanted.max_blocks_per_request
         resolved.decode_compile_config = wanted.decode_compile_config
         resolved.varlen_compile_config = None
-        resolved.use_async_batching = False
 
     def _create_batch_processor(self) -> Any:
-        if not self.on_fia or isinstance(getattr(self, "batch_processor", None), Processor):
+        if not _uses_fia(self.model) or isinstance(getattr(self, "batch_processor", None), Processor):
             return super()._create_batch_processor()
         config: Any = self.continuous_batching_config
         model: Any = self.model
@@ -114,3 +113,7 @@ class FiaBatchingManager(Manager):
             scheduler=scheduler,
             distributed_helper=self.distributed_helper,
         )
+
+
+def _uses_fia(model: Any) -> bool:
+    return model.config.get_text_config()._attn_implementation == ATTENTION
