@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..errors import describe
+from ..errors import AscendFiaError, describe
 from .errors import CaptureError, MovedInputError
 from .inputs import BoundInputs, InputRoles
 from .interface import CapturedGraph, GraphRuntime, as_tuple
 from .length_source import LengthSource
 from .options import CaptureOptions
 from .outputs import Output, plan_outputs
+from .padding import padding_for
 from .runtimes import runtime_for
 from .split import Split, split
 from .stats import CaptureStats
@@ -78,8 +79,9 @@ class CapturedCallable:
         self._roles: InputRoles | None = None
         self._runtime: GraphRuntime | None = runtime
         self._refusal: str | None = None
+        to_capture, self._padding, self.padding_refusal = padding_for(gm, options)
         try:
-            self._split = split(gm)
+            self._split = split(to_capture)
         except CaptureError as error:
             self._split, self._refusal = Split(gm, UpdatePlan(), ()), self._refused(error)
         self._source = LengthSource(self._split, self.stats, options.mirror_counters)
@@ -97,7 +99,7 @@ class CapturedCallable:
 
     def __call__(self, *args: Any) -> Any:
         with self._turns.turn("the captured callable"):
-            results = self._run(args)
+            results = self._run_padded(args) if self._padding else self._run(args)
         return results[0] if self._returns_one else results
 
     def reset(self) -> None:
@@ -109,7 +111,22 @@ class CapturedCallable:
             self._refusals.clear()
             self._unused = 0
             self._source.forget()
+            if self._padding:
+                self._padding.forget()
             self._roles, self._runtime = None, self._given_runtime
+
+    def _run_padded(self, args: Sequence[Any]) -> Sequence[Any]:
+        assert self._padding is not None
+        batch = self._padding.batch(args)
+        size = self._padding.select(batch)
+        if size is None:
+            reason = f"a batch of {batch} is larger than all capture sizes {self._padding.sizes}"
+            if self.options.on_oversize == "error":
+                raise AscendFiaError("batch", batch, reason)
+            return self._uncaptured(args, reason)
+        if size == batch:
+            return self._run(args)
+        return self._padding.cut(self._run(self._padding.pad(args, size)), batch)
 
     def _run(self, args: Sequence[Any]) -> Sequence[Any]:
         reason = self._refusal or _grad_refusal(args)

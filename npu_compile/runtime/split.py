@@ -14,6 +14,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from ..kernels.graph_ops import OPERATORS, length_arguments
+from ..passes.recognise.where_from import module_path
 from .errors import CaptureError
 from .int_inputs import IntProgram, lift_ints
 from .length_program import LengthProgram, extract, extract_step
@@ -46,7 +47,7 @@ def split(gm: fx.GraphModule) -> Split:
     for node in gm.graph.nodes:
         _require_operator(node)
     memory = Memory(gm.graph)
-    calls = [node for node in gm.graph.nodes if _operator(node) is not None]
+    calls = attention_calls(gm.graph)
     lengths = _length_nodes(calls)
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     body, ints = _body(gm, calls)
@@ -58,6 +59,11 @@ def split(gm: fx.GraphModule) -> Split:
         step=extract_step(gm, memory, lengths) if lengths else None,
         ints=ints,
     )
+
+
+def attention_calls(graph: fx.Graph) -> list[fx.Node]:
+    """The graph-level attention calls of ``graph``, in order."""
+    return [node for node in graph.nodes if _operator(node) is not None]
 
 
 def _require_operator(node: fx.Node) -> None:
@@ -108,16 +114,23 @@ def _plan(calls: list[fx.Node], lengths: list[fx.Node]) -> UpdatePlan:
             op=_operator(call) or "",
             node=call.name,
             sources={key: lengths.index(node) for key, node in _given(call).items()},
-            module_path=_module_path(call),
+            module_path=module_path(call),
         )
         for call in calls
     )
-    return UpdatePlan(rows, tuple(node.name for node in lengths))
+    return UpdatePlan(rows, tuple(map(_describe, lengths)))
 
 
-def _module_path(call: fx.Node) -> str:
-    stack = call.meta.get("nn_module_stack") or {}
-    return str(list(stack.values())[-1][0]) if stack else ""
+def _describe(lengths: fx.Node) -> str:
+    """A length list in words, by the inputs it is computed from."""
+    found, todo = set[fx.Node](), [lengths]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    inputs = sorted(node for node in found if node.op == "placeholder")
+    return f"from {', '.join(node.name for node in inputs)}" if inputs else "constant"
 
 
 def _body(gm: fx.GraphModule, calls: list[fx.Node]) -> tuple[fx.GraphModule, IntProgram | None]:
