@@ -61,8 +61,9 @@ class FiaAttention:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         reason = unsupported(attention_mask, dropout, kwargs)
         if reason is not None:
-            return self._sdpa(
-                reason, module, query, key, value, attention_mask, dropout, scale, causal, s_aux, kwargs
+            self._leave_to_sdpa(module, reason, s_aux)
+            return sdpa_attention_forward(
+                module, query, key, value, attention_mask, dropout, scale, is_causal=causal, **kwargs
             )
         mask = self.mask(query.device)
         return attend_dense(query, key, value, attention_mask, causal, scale, s_aux, mask), None
@@ -94,28 +95,13 @@ class FiaAttention:
         keys, values = key.squeeze(0).transpose(0, 1), value.squeeze(0).transpose(0, 1)
         return attend_packed(rows, keys, values, view, scale, sink, mask)
 
-    def _sdpa(
-        self,
-        reason: str,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        dropout: float,
-        scale: float,
-        causal: bool,
-        sink: Tensor | None,
-        kwargs: dict[str, Any],
-    ) -> tuple[Tensor, None]:
+    def _leave_to_sdpa(self, module: nn.Module, reason: str, sink: Tensor | None) -> None:
+        """Tell so once. Raises ValueError for sinks, which SDPA would drop."""
         if sink is not None:
             raise ValueError(f"{reason}, and SDPA has no sinks; use attn_implementation='eager'")
         if reason not in self._told and not torch.compiler.is_compiling():
             self._told.add(reason)
             logger.warning("%s: left to SDPA: %s", type(module).__name__, reason)
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scale, is_causal=causal, **kwargs
-        )
 
 
 def unsupported(attention_mask: Tensor | None, dropout: float, kwargs: dict[str, Any]) -> str | None:

@@ -114,7 +114,7 @@ def test_a_prefix_is_computed_once() -> None:
 
 def test_other_attention_implementations_keep_their_engine() -> None:
     model, requests = build("llama", attention="sdpa"), prompts(6, 60)
-    manager = model.init_continuous_batching(generation_config=model.generation_config)
-    assert type(manager._create_batch_processor().cache).__name__ == "PagedAttentionCache"
+    engine = Engine(model, requests, NEW_TOKENS, page_size=16, num_blocks=40, max_batch_tokens=64)
+    assert type(engine.cache).__name__ == "PagedAttentionCache"
     got = batched(model, requests, NEW_TOKENS, page_size=16, num_blocks=40, max_batch_tokens=64)
     assert got == sequential(model, requests, NEW_TOKENS)
