@@ -45,7 +45,7 @@ def compile_graph(
 ) -> tuple[Callable[..., Any], GraphReport]:
     """The callable that runs ``module`` as ``asked``, and the report on its attention."""
     target = target_of(example_inputs, asked)
-    compiled = run_passes(module, example_inputs, target, asked.context_parallel)
+    compiled = run_passes(module, example_inputs, target, asked.context_parallel, asked.mla)
     where = execution(_device_type(example_inputs))
     report = GraphReport(
         name=_graph_name(),

@@ -17,6 +17,7 @@ from .options import Options
 from .passes.context_parallel.config import ContextParallel
 from .passes.context_parallel.rewrite import rewrite
 from .passes.lower import lower
+from .passes.mla.lower import MlaChoice, MlaLowering
 from .passes.normalise import NormaliseError, normalise
 from .passes.recognise import recognise
 from .passes.site import SiteOutcome
@@ -44,6 +45,7 @@ def run_passes(
     example_inputs: Sequence[Any],
     target: Target,
     context_parallel: ContextParallel | None = None,
+    mla: MlaChoice = "auto",
 ) -> Compiled:
     """Normalise, recognise and lower ``module``.
 
@@ -62,7 +64,7 @@ def run_passes(
     with _timed(timings, "recognise"):
         found = recognise(normalised.module.graph)
     with _timed(timings, "lower"):
-        outcomes = lower(normalised.module, found, target)
+        outcomes = lower(normalised.module, found, target, MlaLowering(normalised.module.graph, target, mla))
     step_inputs: list[fx.Node] = []
     if context_parallel is not None:
         with _timed(timings, "context parallel"):

@@ -19,6 +19,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from npu_compile.passes.dead_code import remove_dead_code
+
 
 class NormaliseError(RuntimeError):
     """The graph can't be traced again; the message says at which operation."""
@@ -54,7 +56,7 @@ def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Normalis
         raise NormaliseError(f"{interpreter.where}: {type(error).__name__}: {error}") from error
     _restore_attributes(traced, attributes)
     _drop_aliases(traced.graph)
-    traced.graph.eliminate_dead_code()
+    remove_dead_code(traced.graph)
     traced.recompile()
     return Normalised(traced, autocast=_under_autocast(module))
 

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from npu_compile.kernels.graph_ops import length_arguments
+from npu_compile.passes.dead_code import has_effect
 from npu_compile.passes.values import is_call, is_tensor, mutations, shape, value
 
 Rule = Callable[[fx.Graph], Iterator[str]]
@@ -72,9 +73,16 @@ def layout_is_spelled_out(graph: fx.Graph) -> Iterator[str]:
             yield f"{node.name}: input_layout is left to its default"
 
 
+def nothing_is_computed_in_vain(graph: fx.Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        if node.op == "call_function" and not node.users and not has_effect(node):
+            yield f"{node.name} has no reader"
+
+
 RULES: tuple[Rule, ...] = (
     every_value_is_known,
     lengths_come_from_the_host,
     masks_fit_their_mode,
     layout_is_spelled_out,
+    nothing_is_computed_in_vain,
 )

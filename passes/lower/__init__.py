@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import fx
 
 from npu_compile.kernels.targets import Target
+from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.forms import CallForm, Operands, candidates
 from npu_compile.passes.lower.legality import illegal
@@ -24,27 +26,53 @@ from npu_compile.passes.site import AttentionSite, Operand, SiteOutcome, Views
 from npu_compile.passes.values import aten
 
 
-def lower(module: fx.GraphModule, found: Recognition, target: Target) -> tuple[SiteOutcome, ...]:
+class Specialist(Protocol):
+    """Knows more about some sites, and better calls for them (passes/mla)."""
+
+    def refine(self, site: AttentionSite) -> AttentionSite:
+        """``site`` with what is known about it; itself if nothing is."""
+
+    def form(self, site: AttentionSite, masks: MaskArguments) -> tuple[CallForm | None, tuple[str, ...]]:
+        """A legal call for a refined site, if any, made at the insertion point; notes on the choice."""
+
+    def finish(self) -> None:
+        """Called once, after all sites."""
+
+
+def lower(
+    module: fx.GraphModule, found: Recognition, target: Target, specialist: Specialist | None = None
+) -> tuple[SiteOutcome, ...]:
     """Rewrite the sites of ``module`` in place; one outcome a site or refusal, in program order."""
     masks = MaskLowering(module, target)
     outcomes: dict[fx.Node, SiteOutcome] = {r.node: refused(r) for r in found.refusals}
-    for site in found.sites:
-        outcomes[site.output] = _lower_site(site, masks, target)
+    # Last first: a site may read the output of an earlier one, which must still be in the graph then.
+    for site in reversed(found.sites):
+        outcomes[site.output] = _lower_site(site, masks, target, specialist)
+    if specialist is not None:
+        specialist.finish()
     ordered = [outcomes[node] for node in sorted(outcomes)]
-    module.graph.eliminate_dead_code()
+    remove_dead_code(module.graph)
     module.recompile()
     return tuple(ordered)
 
 
-def _lower_site(site: AttentionSite, masks: MaskLowering, target: Target) -> SiteOutcome:
+def _lower_site(
+    site: AttentionSite, masks: MaskLowering, target: Target, specialist: Specialist | None
+) -> SiteOutcome:
     graph = site.output.graph
     arguments = None
     try:
         arguments = masks.arguments(site)
         with graph.inserting_before(site.output):
-            operands = Operands(*(_emit(graph, read) for read in (site.query, site.key, site.value)))
-            operands = _with_mean_rows(operands, arguments)
-            form = _first_legal(site, operands, arguments, target)
+            form = None
+            if specialist is not None:
+                site = specialist.refine(site)
+                form, notes = specialist.form(site, arguments)
+                site = replace(site, notes=(*site.notes, *notes))
+            if form is None:
+                operands = Operands(*(_emit(graph, read) for read in (site.query, site.key, site.value)))
+                operands = _with_mean_rows(operands, arguments)
+                form = _first_legal(site, operands, arguments, target)
             _replace(site, form, arguments)
     except Declined as reason:
         return declined(site, str(reason), arguments)
