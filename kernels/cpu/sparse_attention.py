@@ -90,7 +90,7 @@ def npu_sparse_flash_attention(
 
     lengths = layout.sequences(actual_seq_lengths_query, actual_seq_lengths_kv, "kv")
     view = as_bnsd(join(query, query_rope), layout.query, query.shape[-2])
-    requests = layout.requests(view, key, *lengths)
+    requests = [r for r in layout.requests(view, key, *lengths) if r.q_len]
     choice = _choice(sparse_block_size, sparse_mode)
     batch, heads, q_len, _ = view.shape
     out = query.new_zeros(batch, heads, q_len, latent)
@@ -171,7 +171,7 @@ def npu_kv_quant_sparse_flash_attention(
     choice = _choice(sparse_block_size, sparse_mode)
     out = query.new_zeros(*view.shape[:-1], latent)
     index_view = as_bnsd(sparse_indices, layout.query, 1)
-    for request in layout.requests(view, key, *lengths):
+    for request in (r for r in layout.requests(view, key, *lengths) if r.q_len):
         q, indices = request.query.of(view)[0], request.query.of(index_view)[0, 0]
         request.query.of(out)[0] = _attend(
             q, tokens.read(request)[0, 0], indices, unpack, choice, scale_value
@@ -197,7 +197,7 @@ def _attend(
     """Attention of one request: output (N, Lq, Dv), log-sum-exp and, on demand, maximum of the scores (N,
     Lq).
 
-    q (N, Lq, D), tokens (Lkv, C) as stored, indices (Lq, count). Only chosen tokens are read.
+    q (N, Lq, D) with Lq > 0, tokens (Lkv, C) as stored, indices (Lq, count). Only chosen tokens are read.
     """
     q_len = q.shape[1]
     kv_len, width = tokens.shape
@@ -216,8 +216,5 @@ def _attend(
         if want_maximum:
             scores = (each.squeeze(2).to(lse.dtype) @ key.to(lse.dtype).mT) * scale
             maxima.append(scores.masked_fill(hidden.squeeze(1), float("-inf")).amax(-1))
-    if not outs:
-        empty = q.new_empty(q.shape[0], 0, dtype=torch.float32)
-        return q.new_empty(q.shape[0], 0, 0), empty, empty if want_maximum else None
     out, lse = (torch.cat(parts).transpose(0, 1) for parts in (outs, lses))
     return out, lse, torch.cat(maxima).transpose(0, 1) if want_maximum else None
