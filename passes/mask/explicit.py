@@ -15,7 +15,7 @@ from npu_compile.passes.mask.linear import size
 from npu_compile.passes.mask.parts import Part
 from npu_compile.passes.mask.writer import Writer
 from npu_compile.passes.site import ScoreShape
-from npu_compile.passes.values import aten, shape, value
+from npu_compile.passes.values import aten, same, shape, value
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class MaskTensors:
         if part.keep is None:
             return node
         for axis in (-2, -3, -4):
-            if axis not in part.axes and shape(node)[axis] != 1:
+            if axis not in part.axes and not same(shape(node)[axis], 1):
                 node = self._writer.call(aten.slice.Tensor, node, axis, 0, 1)
         return node
 
@@ -93,7 +93,7 @@ class MaskTensors:
     def last_kept(self, masked: fx.Node) -> fx.Node:
         """(B or 1,) int64: the last key that ``masked`` leaves in any row, plus one; 0 if there is none."""
         call = self._writer.call
-        nowhere = masked if shape(masked)[2] == 1 else call(aten.all.dim, masked, 2, True)
+        nowhere = masked if same(shape(masked)[2], 1) else call(aten.all.dim, masked, 2, True)
         end = self._integers.number(size(self._scores.key) + 1)
         counts = call(aten.arange.start, 1, end, device=value(masked).device)
         last = call(aten.amax.default, call(aten.masked_fill.Scalar, counts, nowhere, 0), [-1])

@@ -59,13 +59,24 @@ class MaskAnalyser:
         learn_positions(self.interpreter)
 
     def analyse(
-        self, masks: Sequence[MaskTerm], scores: ScoreShape, softmax_dtype: torch.dtype | None = None
+        self,
+        masks: Sequence[MaskTerm],
+        scores: ScoreShape,
+        softmax_dtype: torch.dtype | None = None,
+        reader: fx.Node | None = None,
     ) -> MaskMeaning:
         """The meaning of ``masks``, applied in that order to scores of shape ``scores``.
+
+        ``reader`` is the last node that may read them; without it, no write may follow a mask's definition.
 
         Raises:
             MaskNotExpressible: the fused operator has no way to say it; the message says why.
         """
+        for mask in masks:
+            if mask.node is not None and self._written(mask.node, reader):
+                raise MaskNotExpressible(
+                    f"the mask {mask.node.name} is written to in place before it is read"
+                )
         dtype = softmax_dtype or torch.float32
         key = (tuple(masks), _sizes(scores), dtype)
         found = self._meanings.get(key)
@@ -73,11 +84,14 @@ class MaskAnalyser:
             found = self._meanings[key] = self._analyse(masks, scores, dtype)
         return found
 
+    def _written(self, node: fx.Node, reader: fx.Node | None) -> bool:
+        return any(write > node and (reader is None or write < reader) for write in self.writes.to(node))
+
     def _analyse(self, masks: Sequence[MaskTerm], scores: ScoreShape, dtype: torch.dtype) -> MaskMeaning:
         shape = (scores.batch, scores.heads, scores.query, scores.key)
         if size(scores.key) == Linear():
             raise MaskNotExpressible("there are no keys")
-        splitter = Splitter(self.interpreter, scores, dtype)
+        splitter = Splitter(self.interpreter, scores, dtype, alone=len(masks) == 1)
         parts = [part for term in masks for part in splitter.split(term)]
         kept = conjunction(part.keep for part in parts if part.keep is not None)
         keep = Predicate.of(self.prover.simplify(_decided(kept, shape, self.prover), shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -12,9 +12,10 @@ from torch import fx
 from npu_compile.passes.mask.formula import Compare, Formula, dims, negation, substitute
 from npu_compile.passes.mask.interpret import Interpreter
 from npu_compile.passes.mask.linear import Dim, Linear
-from npu_compile.passes.mask.values import Choice, Sum, Value, as_truth
+from npu_compile.passes.mask.values import Choice, Sum, Unknown, Value, as_choice, as_truth
 from npu_compile.passes.site import MaskTerm, ScoreShape
-from npu_compile.passes.values import is_tensor, shape
+from npu_compile.passes.values import aten, is_call, is_tensor, same, shape
+from npu_compile.passes.values import value as value_of
 
 INF = float("inf")
 
@@ -46,10 +47,14 @@ class Part:
 class Splitter:
     """Splits mask terms of one site."""
 
-    def __init__(self, interpreter: Interpreter, scores: ScoreShape, softmax_dtype: torch.dtype) -> None:
+    def __init__(
+        self, interpreter: Interpreter, scores: ScoreShape, softmax_dtype: torch.dtype, alone: bool
+    ) -> None:
+        """``alone``: the site has one mask term."""
         self._interpreter = interpreter
         self._scores = scores
         self._dtype = softmax_dtype
+        self._alone = alone
 
     def split(self, term: MaskTerm) -> Iterator[Part]:
         """Parts in program order.
@@ -67,27 +72,57 @@ class Splitter:
         if term.kind == "add":
             yield from self._addends(term.node)
             return
-        if not (removes(term.fill, self._dtype) or is_smallest(term.fill, self._dtype)):
+        if not self._removes(term.fill):
             raise MaskNotExpressible(
                 f"masked scores become {term.fill:g}, which is not minus infinity or the smallest "
                 f"{_name(self._dtype)}: they can still take part in the softmax"
             )
-        formula = self._in_scores(as_truth(self._interpreter.value(term.node)), term.node)
-        kept = formula if term.kind == "keep" else negation(formula)
-        yield self._part(Part(term.kind, term.node, kept, (term.fill,), term.fill, frozenset(dims(kept))))
+        yield self._filled(term.kind, term.node, term.fill)
+
+    def _removes(self, fill: float) -> bool:
+        return removes(fill, self._dtype) or is_smallest(fill, self._dtype)
+
+    def _filled(self, kind: Literal["keep", "drop"], node: fx.Node, fill: float) -> Part:
+        formula = self._in_scores(as_truth(self._interpreter.value(node)), node)
+        kept = formula if kind == "keep" else negation(formula)
+        return self._part(Part(kind, node, kept, (fill,), fill, frozenset(dims(kept))))
 
     def _addends(self, node: fx.Node) -> Iterator[Part]:
         value = self._interpreter.value(node)
         if isinstance(value, Sum) and len(value.nodes) > 1:
             for addend in value.nodes:
                 yield from self._addends(addend)
-            return
-        yield self._part(self._addend(node, value))
+        elif self._alone and isinstance(value, Sum) and (found := self._masked_bias(node)) is not None:
+            bias, kind, mask, fill = found
+            yield from self._addends(bias)
+            yield self._filled(kind, mask, fill)
+        else:
+            yield self._part(self._addend(node, value))
+
+    def _masked_bias(self, node: fx.Node) -> tuple[fx.Node, Literal["keep", "drop"], fx.Node, float] | None:
+        """The bias, the mask and the fill value of a bias with masked places, or None."""
+        args: Any = node.args
+        kind: Literal["keep", "drop"] = "drop"
+        if is_call(node, aten.masked_fill):
+            bias, mask, fill = args[0], args[1], args[2]
+        elif is_call(node, aten.where.self, aten.where.ScalarOther):
+            mask, bias, fill, kind = args[0], args[1], args[2], "keep"
+        elif is_call(node, aten.where.ScalarSelf):
+            mask, fill, bias = args[0], args[1], args[2]
+        else:
+            return None
+        try:
+            number = as_choice(self._interpreter.read(fill, node), value_of(node).dtype).number
+            as_truth(self._interpreter.read(mask, node))
+            self._interpreter.read(bias, node)
+        except Unknown:
+            return None
+        return (bias, kind, mask, number) if number is not None and removes(number, self._dtype) else None
 
     def _addend(self, node: fx.Node, value: Value) -> Part:
         if isinstance(value, Choice):
             fills = tuple(number for number, _ in value.cases if number != 0)
-            if all(removes(f, self._dtype) or is_smallest(f, self._dtype) for f in fills):
+            if all(map(self._removes, fills)):
                 kept = self._in_scores(value.where(lambda number: number == 0), node)
                 cases = [self._in_scores(where, node) for _, where in value.cases]
                 return Part("add", node, kept, fills, axes=frozenset().union(*map(dims, cases)))
@@ -99,11 +134,11 @@ class Splitter:
         lacks_heads = self._lacks_heads(part.node)
         if -3 in part.axes:
             raise MaskNotExpressible("the mask differs between heads")
-        per_head = part.keep is None and len(sizes) >= 3 and not lacks_heads and not _is_one(sizes[-3])
+        per_head = part.keep is None and len(sizes) >= 3 and not lacks_heads and not same(sizes[-3], 1)
         return replace(part, per_head=per_head, batch_first=lacks_heads)
 
     def _lacks_heads(self, node: fx.Node) -> bool:
-        return len(shape(node)) == 3 and _is_one(self._scores.heads)
+        return len(shape(node)) == 3 and same(self._scores.heads, 1)
 
     def _in_scores(self, formula: Formula, node: fx.Node) -> Formula:
         """A formula over the node's dimensions as one over the scores' (B, N, Q, K)."""
@@ -131,10 +166,6 @@ def is_smallest(number: float, dtype: torch.dtype) -> bool:
     """
     narrower = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     return any(number == torch.finfo(t).min for t in narrower if t.itemsize <= dtype.itemsize)
-
-
-def _is_one(n: object) -> bool:
-    return isinstance(n, int) and n == 1
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -24,7 +24,7 @@ from npu_compile.passes.mask.values import (
     combine,
     holds_tensor,
 )
-from npu_compile.passes.values import argument, aten, is_call, is_tensor, shape, value
+from npu_compile.passes.values import argument, aten, is_call, is_tensor, same, shape, value
 
 
 @rule(aten.arange)
@@ -199,7 +199,7 @@ def _diff(interpreter: Interpreter, node: fx.Node) -> Value:
     current = _integer(interpreter, node.args[0], node)
     steps = [current - current.substitute({axis: index - 1})]
     if prepended is not None:
-        if shape(prepended)[axis] != 1:
+        if not same(shape(prepended)[axis], 1):
             raise Unknown
         steps.append(current.substitute({axis: Linear()}) - _integer(interpreter, prepended, node))
     if not all(step.is_const and step == steps[0] for step in steps):
