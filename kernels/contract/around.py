@@ -157,6 +157,20 @@ def fusion_rank(call: Call) -> Any:
     return f"{tensors[0]} with key {tensors[1]} and value {tensors[2]}"
 
 
+@rule("fusion.heads", "head_num", "it is query's N, or divides query's H, and is a multiple of key's N")
+def fusion_heads(call: Call) -> Any:
+    heads, layout = call["head_num"], call["input_layout"]
+    query, key = call.tensor("query"), call.tensor("key")
+    if heads <= 0:
+        return heads
+    if "N" not in layout:
+        wrong = proven(query.shape[2] % heads != 0)
+    else:
+        axis = layout.index("N")
+        wrong = proven(query.shape[axis] != heads) or proven(heads % key.shape[axis] != 0)
+    return f"{heads} with query {query} and key {key}" if wrong else None
+
+
 @rule("fusion.mask", "atten_mask", "it is bool or uint8; sparse_mode 2, 3 and 4 take the (2048, 2048) one")
 def fusion_mask(call: Call) -> Any:
     mask, mode = call.optional("atten_mask"), call["sparse_mode"]
@@ -191,4 +205,4 @@ BMM_RULES = (bmm_sizes, bmm_aligned)
 PROLOG_FORM = (prolog_tokens, prolog_weights, prolog_cache_mode)
 PROLOG_RULES = (prolog_index, prolog_heads)
 FUSION_FORM = (fusion_layout, fusion_rank)
-FUSION_RULES = (fusion_mask, fusion_lengths, fusion_keep_prob)
+FUSION_RULES = (fusion_heads, fusion_mask, fusion_lengths, fusion_keep_prob)

@@ -31,8 +31,8 @@ from .rule import rule
 from .spec import Rules, Spec
 
 _FIA_STAGES = (
-    (*fia_form.RULES, *fia_rope.FORM),
-    fia_sizes.RULES,
+    fia_form.RULES,
+    (*fia_sizes.RULES, *fia_rope.FORM),
     (
         *fia_mask.RULES,
         *fia_paged.RULES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -56,8 +57,9 @@ def _prolog(
 
 
 def _functional(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-    kv_cache, kr_cache = args[9], args[10]
-    return *_prolog(*args, **kwargs), torch.empty_like(kv_cache), torch.empty_like(kr_cache)
+    given = signature(_prolog).bind(*args, **kwargs).arguments
+    caches = (torch.empty_like(given[name]) for name in ("kv_cache", "kr_cache"))
+    return *_prolog(*args, **kwargs), *caches
 
 
 FAKES: dict[str, Callable[..., Any]] = {

@@ -252,7 +252,7 @@ def kv_rmsnorm(**more: Any) -> dict[str, Any]:
         "gamma": zeros(512),
         "cos": zeros(2, 1, 3, 64),
         "sin": zeros(2, 1, 3, 64),
-        "index": zeros(2, 3, dtype=torch.int64),
+        "index": torch.arange(6).view(2, 3),
         "k_cache": zeros(2, 1, 20, 64),
         "ckv_cache": zeros(2, 1, 20, 512),
         **more,
@@ -282,7 +282,7 @@ def prolog(**more: Any) -> dict[str, Any]:
         "rope_cos": zeros(tokens, rope),
         "kv_cache": zeros(4, 16, 1, latent),
         "kr_cache": zeros(4, 16, 1, rope),
-        "cache_index": zeros(tokens, dtype=torch.int64),
+        "cache_index": torch.arange(tokens),
         **more,
     }
 

@@ -502,6 +502,7 @@ OTHER_REFUSALS: dict[str, Refusal] = {
     ),
     "fusion.layout": Refusal(FUSION, calls.fusion(input_layout="BNSD_BSND"), "input_layout"),
     "fusion.rank": Refusal(FUSION, calls.fusion(key=zeros(2, 2, 9, 64, dtype=F16)), "query"),
+    "fusion.heads": Refusal(FUSION, calls.fusion(head_num=3), "head_num"),
     "fusion.mask": Refusal(FUSION, calls.fusion(sparse_mode=3), "atten_mask"),
     "fusion.lengths": Refusal(
         FUSION,
