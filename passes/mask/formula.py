@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -81,14 +81,19 @@ def negation(formula: Formula) -> Formula:
     return disjunction(inner) if isinstance(formula, And) else conjunction(inner)
 
 
+def transform(formula: Formula, function: Callable[[Linear], Linear]) -> Formula:
+    """Replace every integer value in ``formula`` by ``function`` of it."""
+    if isinstance(formula, (Compare, Equal)):
+        return type(formula)(function(formula.linear))
+    if isinstance(formula, Element):
+        return Element(formula.node, tuple(map(function, formula.index)), formula.negated)
+    inner = [transform(part, function) for part in formula.parts]
+    return conjunction(inner) if isinstance(formula, And) else disjunction(inner)
+
+
 def substitute(formula: Formula, dims: Mapping[int, Linear]) -> Formula:
     """Replace index variables; see :meth:`Linear.substitute`."""
-    if isinstance(formula, (Compare, Equal)):
-        return type(formula)(formula.linear.substitute(dims))
-    if isinstance(formula, Element):
-        return Element(formula.node, tuple(i.substitute(dims) for i in formula.index), formula.negated)
-    inner = [substitute(p, dims) for p in formula.parts]
-    return conjunction(inner) if isinstance(formula, And) else disjunction(inner)
+    return transform(formula, lambda linear: linear.substitute(dims))
 
 
 def dims(formula: Formula) -> set[int]:

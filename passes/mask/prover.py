@@ -24,7 +24,7 @@ from npu_compile.passes.mask.formula import (
     disjunction,
     negation,
 )
-from npu_compile.passes.mask.linear import Absolute, Dim, Floor, Held, Linear, any_of, size
+from npu_compile.passes.mask.linear import Absolute, Dim, Floor, Held, Linear, any_of, floor, size
 
 Shape = Sequence[Any]
 """Sizes of a tensor, each an ``int`` or a ``torch.SymInt``."""
@@ -73,6 +73,25 @@ class Prover:
         if self.nonnegative(linear - 1, shape) or self.nonnegative(-linear - 1, shape):
             return FALSE
         return Equal(linear)
+
+    def divided(self, value: Linear, divisor: int, shape: Shape) -> Linear:
+        """``value // divisor``, with what is divisible taken out."""
+        whole = frozenset((atom, c // divisor) for atom, c in value.terms if c % divisor == 0)
+        rest = Linear(value.const % divisor, frozenset((a, c) for a, c in value.terms if c % divisor))
+        quotient = Linear(value.const // divisor, whole)
+        if self.nonnegative(rest, shape) and self.nonnegative(-rest + (divisor - 1), shape):
+            return quotient
+        return quotient + floor(rest, divisor)
+
+    def tidied(self, linear: Linear, shape: Shape) -> Linear:
+        """``linear`` with its divisions done where they come out even."""
+        result = Linear(linear.const)
+        for atom, c in linear.terms:
+            if isinstance(atom, Floor):
+                result = result + self.divided(self.tidied(atom.value, shape), atom.divisor, shape) * c
+            else:
+                result = result + Linear.of(atom) * c
+        return result
 
     def implies(self, given: Formula, then: Formula, shape: Shape) -> bool:
         """Whether ``then`` holds wherever ``given`` does; False means not proved."""

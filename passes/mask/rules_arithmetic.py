@@ -11,7 +11,7 @@ from torch import fx
 
 from npu_compile.passes.mask.formula import FALSE, TRUE
 from npu_compile.passes.mask.interpret import Interpreter, arguments, own_index, rule
-from npu_compile.passes.mask.linear import Linear, absolute, floor
+from npu_compile.passes.mask.linear import Linear, absolute
 from npu_compile.passes.mask.values import (
     Choice,
     Number,
@@ -179,11 +179,7 @@ def _floor_divide(interpreter: Interpreter, node: fx.Node) -> Value:
         raise Unknown
     if not (isinstance(a, Number) and isinstance(b, Number) and b.linear.is_const and b.linear.const > 0):
         raise Unknown
-    divisor = b.linear.const
-    prover, sizes = interpreter.prover, shape(node)
-    if prover.nonnegative(a.linear, sizes) and prover.nonnegative(-a.linear + (divisor - 1), sizes):
-        return Number(Linear())
-    return Number(floor(a.linear, divisor))
+    return Number(interpreter.prover.divided(a.linear, b.linear.const, shape(node)))
 
 
 @rule(aten.diff.default)

@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from npu_compile.passes.mask.interpret import Interpreter, arguments, own_index, rule
-from npu_compile.passes.mask.linear import Dim, Linear, size
-from npu_compile.passes.mask.values import Number, Sum, Unknown, Value, dims, select, substitute
+from npu_compile.passes.mask.linear import Dim, Linear, floor, size
+from npu_compile.passes.mask.values import Number, Sum, Unknown, Value, dims, select, substitute, transform
 from npu_compile.passes.values import argument, aten, is_tensor, same, same_shape, shape, value
 
 
@@ -56,33 +56,50 @@ def _unsqueeze(interpreter: Interpreter, node: fx.Node) -> Value:
     return moved(interpreter, node, {axis: Linear.of(Dim(axis - 1)) for axis in range(1 - rank, new + 1)})
 
 
-@rule(
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.squeeze, aten.flatten.using_ints
-)
+@rule(aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+@rule(aten.squeeze, aten.flatten.using_ints)
 def _reshape(interpreter: Interpreter, node: fx.Node) -> Value:
-    index, lost = _matched(shape(source_of(node)), shape(node))
+    before, after = shape(source_of(node)), shape(node)
     source = interpreter.read(source_of(node), node)
-    if not isinstance(source, Sum) and dims(source) & lost:
+    if isinstance(source, Sum):
+        return moved(interpreter, node, {})
+    index = _regrouped(before, after)
+    if dims(source) - index.keys():
         raise Unknown
-    if isinstance(source, Sum) and not same_shape(shape(source_of(node)), shape(node)):
-        raise Unknown
-    return moved(interpreter, node, index)
+    prover = interpreter.prover
+    return transform(substitute(source, index), lambda linear: prover.tidied(linear, after))
 
 
-def _matched(before: Any, after: Any) -> tuple[dict[int, Linear], set[int]]:
-    """Which index of the result each dimension has, and the dimensions that are merged or split."""
+def _regrouped(before: Any, after: Any) -> dict[int, Linear]:
+    """Each index of the input in terms of the result's: dimensions that stay, and those split or merged."""
     old = [i - len(before) for i, n in enumerate(before) if not _one(n)]
     new = [i - len(after) for i, n in enumerate(after) if not _one(n)]
     index: dict[int, Linear] = {}
-    for ours, theirs in ((old, new), (old[::-1], new[::-1])):
-        for i, j in zip(ours, theirs, strict=False):
-            if not same(before[i], after[j]):
-                break
-            index[i] = Linear.of(Dim(j))
-    lost = set(old) - index.keys()
-    if not lost and len(old) != len(new):
-        raise Unknown
-    return index, lost
+    while old and new and same(before[old[0]], after[new[0]]):
+        index[old.pop(0)] = Linear.of(Dim(new.pop(0)))
+    while old and new and same(before[old[-1]], after[new[-1]]):
+        index[old.pop()] = Linear.of(Dim(new.pop()))
+    strides, places = _strides(before, old), _strides(after, new)
+    if strides is None or places is None:
+        return index
+    position = Linear()
+    for axis, place in zip(new, places, strict=True):
+        position = position + Linear.of(Dim(axis)) * place
+    for axis, stride in zip(old, strides, strict=True):
+        index[axis] = floor(position, stride)
+        if axis != old[0]:
+            index[axis] = index[axis] - floor(position, stride * before[axis]) * before[axis]
+    return index
+
+
+def _strides(sizes: Any, axes: list[int]) -> list[int] | None:
+    """How many elements of the dimensions ``axes`` one step along each is; None if a size is symbolic."""
+    strides = [1]
+    for axis in reversed(axes[1:]):
+        if not isinstance(sizes[axis], int):
+            return None
+        strides.insert(0, strides[0] * sizes[axis])
+    return strides[: len(axes)]
 
 
 def _one(n: Any) -> bool:
@@ -96,10 +113,9 @@ def _permute(interpreter: Interpreter, node: fx.Node) -> Value:
     if node.target is aten.permute.default:
         order = [_positive(axis, rank) for axis in arguments(node)[1]]
     else:
-        a, b = (
-            (_positive(axis, rank) for axis in arguments(node)[1:3]) if len(node.args) > 2 else (0, rank - 1)
-        )
-        order[a], order[b] = b, a
+        swapped = arguments(node)[1:3] or (0, -1)
+        a, b = (_positive(axis, rank) for axis in swapped)
+        order[a], order[b] = order[b], order[a]
     return moved(interpreter, node, {old - rank: Linear.of(Dim(new - rank)) for new, old in enumerate(order)})
 
 

@@ -120,15 +120,20 @@ def select(condition: Formula, a: Value, b: Value) -> Value:
     raise Unknown
 
 
+def transform(value: Value, function: Callable[[Linear], Linear]) -> Value:
+    """Replace every integer value in it by ``function`` of it."""
+    if isinstance(value, Number):
+        return Number(function(value.linear))
+    if isinstance(value, Truth):
+        return Truth(logic.transform(value.formula, function))
+    if isinstance(value, Choice):
+        return Choice(tuple((number, logic.transform(where, function)) for number, where in value.cases))
+    raise Unknown
+
+
 def substitute(value: Value, dims: Mapping[int, Linear]) -> Value:
     """Replace index variables, as a view does."""
-    if isinstance(value, Number):
-        return Number(value.linear.substitute(dims))
-    if isinstance(value, Truth):
-        return Truth(logic.substitute(value.formula, dims))
-    if isinstance(value, Choice):
-        return Choice(tuple((number, logic.substitute(where, dims)) for number, where in value.cases))
-    raise Unknown
+    return transform(value, lambda linear: linear.substitute(dims))
 
 
 def dims(value: Value) -> set[int]:
