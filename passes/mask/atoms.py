@@ -207,10 +207,15 @@ def _comparison(formula: Compare) -> Atom:
 
 def origin(node: fx.Node) -> str:
     """Where a tensor comes from, in words: the graph's input it is a view or a copy of, or its own name."""
-    source = node
-    while source.op == "call_function" and source.args and is_tensor(source.args[0]) and _renames(source):
-        source = source.args[0]  # type: ignore[assignment]
-    return f"input {source.name}" if source.op == "placeholder" else node.name
+    source = graph_input(node)
+    return node.name if source is None else f"input {source.name}"
+
+
+def graph_input(node: fx.Node) -> fx.Node | None:
+    """The graph's input that ``node`` is a view, a copy or a conversion of, or None."""
+    while node.op == "call_function" and node.args and is_tensor(node.args[0]) and _renames(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node if node.op == "placeholder" else None
 
 
 def _renames(node: fx.Node) -> bool:

@@ -14,7 +14,7 @@ from npu_compile.passes.mask.integers import Integers
 from npu_compile.passes.mask.linear import Held, Linear, size
 from npu_compile.passes.mask.meaning import MaskAnalyser
 from npu_compile.passes.mask.plan import Bound, FromMask, MaskPlan
-from npu_compile.passes.mask.run_time import classify
+from npu_compile.passes.mask.run_time import classify, summed
 from npu_compile.passes.mask.writer import Writer
 from npu_compile.passes.values import aten, value
 
@@ -63,10 +63,13 @@ class MaskEmitter:
         return self._once(("mean", plan.lengths), lambda: self._no_keys(plan))
 
     def emit_void_rows(self, plan: MaskPlan) -> fx.Node | None:
-        """bool, broadcasts to (B, 1, Q, 1): rows of nothing but minus infinity, or None.
+        """bool, broadcasts to (B, N, Q, 1): rows of nothing but minus infinity, or None.
 
-        The operator gives 0 there, as SDPA does; a hand-written softmax gives NaN.
+        SDPA gives 0 there, and so does the operator unless ``plan.patch_void_rows``; a hand-written softmax
+        gives NaN.
         """
+        if plan.patch_void_rows:
+            return self._once(("void", self._mask_key(plan)), lambda: self._void_heads(plan))
         if plan.atten_mask == "explicit":
             return self._explicit(plan).void_rows
         if plan.empty_rows != "zero":
@@ -137,16 +140,26 @@ class MaskEmitter:
         explicit = self._explicit(plan) if plan.meaning.at_run_time else None
         bias = explicit.bias if explicit is not None else None
         rows = self.emit_empty_rows(plan)
-        for part in plan.meaning.parts:
-            if part.per_head:
-                assert part.node is not None
-                least = torch.finfo(value(part.node).dtype).min
-                node = call(aten.clamp_min.default, part.node, least)
-                if rows is not None:
-                    node = call(aten.masked_fill.Scalar, node, rows, 0)
-                bias = node if bias is None else call(aten.add.Tensor, bias, node)
+        if any(part.per_head for part in plan.meaning.parts):
+            heads = self._of_heads(plan)
+            heads = call(aten.clamp_min.default, heads, torch.finfo(value(heads).dtype).min)
+            if rows is not None:
+                heads = call(aten.masked_fill.Scalar, heads, rows, 0)
+            bias = heads if bias is None else call(aten.add.Tensor, bias, heads)
         assert bias is not None
         return self._writer.settled(bias)
+
+    def _of_heads(self, plan: MaskPlan) -> fx.Node:
+        """What the parts that differ between heads add to a score, (B or 1, N, Q or 1, K)."""
+        parts, dtype = [part for part in plan.meaning.parts if part.per_head], plan.meaning.softmax_dtype
+        key = ("heads", id(plan.meaning))
+        return self._once(key, lambda: summed(self._writer, self._tensors(plan), parts, dtype))
+
+    def _void_heads(self, plan: MaskPlan) -> fx.Node:
+        lost = self._writer.call(aten.eq.Scalar, self._of_heads(plan), float("-inf"))
+        if plan.atten_mask == "explicit":
+            lost = self._writer.call(aten.logical_or.default, lost, self._explicit(plan).masked)
+        return void(self._writer, lost)
 
     def _tensors(self, plan: MaskPlan) -> MaskTensors:
         return MaskTensors(self._writer, self._integers, plan.scores, self._device)

@@ -26,7 +26,8 @@ class MaskMeaning:
     """The meaning of all mask terms of one site.
 
     * ``keep``: where a key takes part.
-    * ``bias``: float nodes that are added to the scaled scores and aren't provably 0 or minus infinity.
+    * ``bias``: nodes that are added to the scaled scores: floats that aren't provably 0 or minus infinity,
+      and masks that differ between heads, which the operator's own mask can't say.
     * ``dropped``: what a masked score holds. A row with nothing to attend is then 0 under SDPA and NaN in a
       hand-written softmax ("inf"), or the mean of all values ("finite").
     * ``maybe_empty_rows``: False only if every query row provably keeps a key.
@@ -93,13 +94,14 @@ class MaskAnalyser:
             raise MaskNotExpressible("there are no keys")
         splitter = Splitter(self.interpreter, scores, dtype, alone=len(masks) == 1)
         parts = [part for term in masks for part in splitter.split(term)]
-        kept = conjunction(part.keep for part in parts if part.keep is not None)
+        shared = [part for part in parts if not part.per_head]
+        kept = conjunction(part.keep for part in shared if part.keep is not None)
         keep = Predicate.of(self.prover.simplify(_decided(kept, shape, self.prover), shape))
-        unknown = any(part.keep is None and not part.per_head for part in parts)
+        unknown = any(part.keep is None for part in shared)
         empty = unknown or not every_row_keeps_a_key(keep, scores, self.prover)
-        fills = [fill for part in parts for fill in part.fills]
-        at_run_time = _needs_run_time(parts, empty, dtype)
-        bias = tuple(p.node for p in parts if p.keep is None and p.node is not None)
+        fills = [fill for part in shared for fill in part.fills]
+        at_run_time = _needs_run_time(shared, empty, dtype)
+        bias = tuple(p.node for p in parts if (p.keep is None or p.per_head) and p.node is not None)
         return MaskMeaning(
             keep=keep,
             bias=bias,
@@ -158,7 +160,7 @@ def _needs_run_time(parts: Sequence[Part], maybe_empty_rows: bool, dtype: torch.
     That is so for a float of unknown values, and where a row may have nothing to attend and its masked
     scores differ: -inf next to a finite number, or two finite masks on top of each other.
     """
-    if any(part.keep is None and not part.per_head for part in parts):
+    if any(part.keep is None for part in parts):
         return True
     fills = {fill for part in parts for fill in part.fills}
     if not maybe_empty_rows or fills <= {float("-inf")}:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from npu_compile.passes.mask.atoms import graph_input
 from npu_compile.passes.mask.formula import Compare, Formula, dims, negation, substitute
 from npu_compile.passes.mask.interpret import Interpreter
 from npu_compile.passes.mask.linear import Dim, Linear
@@ -43,6 +44,13 @@ class Part:
     per_head: bool = False
     batch_first: bool = False
 
+    @property
+    def may_be_infinite(self) -> bool:
+        """Whether it may hold -inf; floats computed in the graph, such as position biases, are finite."""
+        if self.keep is None:
+            return self.node is not None and graph_input(self.node) is not None
+        return -INF in self.fills
+
 
 class Splitter:
     """Splits mask terms of one site."""
@@ -60,8 +68,7 @@ class Splitter:
         """Parts in program order.
 
         Raises:
-            MaskNotExpressible: masked scores become a number that still takes part in the softmax, or
-                a bool mask differs between heads.
+            MaskNotExpressible: masked scores become a number that still takes part in the softmax.
         """
         if term.kind == "causal":
             causal = Compare(Linear.of(Dim(-2)) - Linear.of(Dim(-1)))
@@ -132,10 +139,8 @@ class Splitter:
         assert part.node is not None
         sizes = shape(part.node)
         lacks_heads = self._lacks_heads(part.node)
-        if -3 in part.axes:
-            raise MaskNotExpressible("the mask differs between heads")
-        per_head = part.keep is None and len(sizes) >= 3 and not lacks_heads and not same(sizes[-3], 1)
-        return replace(part, per_head=per_head, batch_first=lacks_heads)
+        unknown = part.keep is None and len(sizes) >= 3 and not lacks_heads and not same(sizes[-3], 1)
+        return replace(part, per_head=unknown or -3 in part.axes, batch_first=lacks_heads)
 
     def _lacks_heads(self, node: fx.Node) -> bool:
         return len(shape(node)) == 3 and same(self._scores.heads, 1)

@@ -47,6 +47,8 @@ class MaskPlan:
       operator's own 0, "mean" for the mean of all values. For "mean", the caller sets the query to 0 in the
       rows that ``emit_empty_rows`` gives; mask, bias and lengths are emitted such that the operator then
       returns the mean.
+    * ``patch_void_rows``: a mask that differs between heads may have rows of nothing but -inf. The operator
+      can't give 0 there: the caller puts 0 (SDPA) or NaN (hand-written) where ``emit_void_rows`` says.
     """
 
     sparse_mode: Literal[0, 1, 2, 3, 4]
@@ -55,6 +57,7 @@ class MaskPlan:
     atten_mask: Literal["causal", "explicit"] | None
     lengths: Lengths | None
     empty_rows: Literal["zero", "mean"] | None
+    patch_void_rows: bool
     words: str
     meaning: MaskMeaning
     scores: ScoreShape
@@ -72,6 +75,7 @@ class _Planner:
         self._prover: Prover = meaning.prover
         self._query, self._key = size(scores.query), size(scores.key)
         self._one_row = self._query == Linear(1)
+        self._patch = any(part.per_head and part.may_be_infinite for part in meaning.parts)
         self._empty: Literal["zero", "mean"] | None = None
         if meaning.maybe_empty_rows:
             self._empty = "zero" if meaning.dropped == "inf" and not meaning.at_run_time else "mean"
@@ -83,6 +87,8 @@ class _Planner:
         lengths = [a.length for a in keep.atoms if isinstance(a, KeyBefore)]
         understood = len(causal) + len(windows) + len(lengths) == len(keep.atoms)
         if self._meaning.at_run_time or not understood or not all(map(emittable, [*causal, *lengths])):
+            return self._explicit()
+        if self._patch and keep.atoms:
             return self._explicit()
         if not causal and not windows:
             return self._plain(0, self._bound(lengths)) if lengths else self._plain(0, None)
@@ -108,7 +114,16 @@ class _Planner:
     ) -> MaskPlan:
         words = self._meaning.words
         return MaskPlan(
-            mode, pre, next_, atten_mask, lengths, self._empty, words, self._meaning, self._scores
+            mode,
+            pre,
+            next_,
+            atten_mask,
+            lengths,
+            self._empty,
+            self._patch,
+            words,
+            self._meaning,
+            self._scores,
         )
 
     def _explicit(self) -> MaskPlan:

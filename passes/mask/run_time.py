@@ -39,7 +39,7 @@ def classify(
 ) -> Emitted:
     """The explicit mask of ``parts`` (none of which differs between heads), applied in order."""
     call = writer.call
-    total = _total(writer, tensors, parts, softmax_dtype)
+    total = summed(writer, tensors, parts, softmax_dtype)
     kind = value(total).dtype
     largest = call(aten.amax.default, total, [-1], True)
     lost = call(aten.lt.Tensor, total, call(aten.sub.Tensor, largest, gap(kind)))
@@ -59,7 +59,7 @@ def classify(
     return Emitted(masked, bias, mean_rows, void_rows)
 
 
-def _total(
+def summed(
     writer: Writer, tensors: MaskTensors, parts: Sequence[Part], softmax_dtype: torch.dtype
 ) -> fx.Node:
     """What the parts add to a score, with masked scores taken as their fill value."""

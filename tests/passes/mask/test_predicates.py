@@ -108,14 +108,14 @@ def check(case: Case) -> Result:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases)
 def test_any_combination(case: Case) -> None:
     check(case)
 
 
 @pytest.mark.nightly
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=3000, deadline=None)
 @given(cases)
 def test_many_combinations(case: Case) -> None:
     check(case)

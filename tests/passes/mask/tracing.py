@@ -63,8 +63,8 @@ class Result:
         if self.mean_rows is not None:
             scores = scores.masked_fill(self.mean_rows, 0)
         out = operator(scores, self.implied, self.bias, values)
-        if hand_written and self.void_rows is not None:
-            out = out.masked_fill(self.void_rows, float("nan"))
+        if self.void_rows is not None and (hand_written or self.plan.patch_void_rows):
+            out = out.masked_fill(self.void_rows, float("nan") if hand_written else 0.0)
         return out
 
 
