@@ -15,7 +15,7 @@ from .kernels.graph_ops import ensure_graph_ops
 from .kernels.targets import Target
 from .options import Options
 from .passes.context_parallel.config import ContextParallel
-from .passes.context_parallel.rewrite import rewrite
+from .passes.context_parallel.rewrite import ContextParallelError, Rewritten, rewrite
 from .passes.lower import lower
 from .passes.mla.lower import MlaChoice, MlaLowering
 from .passes.normalise import NormaliseError, normalise
@@ -51,25 +51,36 @@ def run_passes(
 
     A graph that can't be normalised, or that is being trained, is returned as it came, with a
     note that says so.
+
+    Raises:
+        ContextParallelError: with ``context_parallel``, an attention of the graph can't take part.
     """
     ensure_graph_ops()
     if is_training(example_inputs):
-        return Compiled(module, False, notes=("gradients are needed: attention is left differentiable",))
+        return _left(module, "gradients are needed: attention is left differentiable", context_parallel)
     timings: dict[str, float] = {}
     try:
         with _timed(timings, "normalise"):
             normalised = normalise(module, example_inputs)
     except NormaliseError as error:
-        return Compiled(module, False, notes=(f"left as it was: {error}",), timings=timings)
+        return _left(module, f"left as it was: {error}", context_parallel)
     with _timed(timings, "recognise"):
         found = recognise(normalised.module.graph)
     with _timed(timings, "lower"):
         outcomes = lower(normalised.module, found, target, MlaLowering(normalised.module.graph, target, mla))
-    step_inputs: list[fx.Node] = []
+    parallel = Rewritten()
     if context_parallel is not None:
         with _timed(timings, "context parallel"):
-            step_inputs = rewrite(normalised.module, context_parallel, outcomes)
-    return Compiled(normalised.module, True, outcomes, normalised.autocast, (), timings, tuple(step_inputs))
+            parallel = rewrite(normalised.module, context_parallel, outcomes)
+    return Compiled(
+        normalised.module, True, outcomes, normalised.autocast, parallel.notes, timings, parallel.inputs
+    )
+
+
+def _left(module: fx.GraphModule, note: str, context_parallel: ContextParallel | None) -> Compiled:
+    if context_parallel is not None:
+        raise ContextParallelError(note)
+    return Compiled(module, False, notes=(note,))
 
 
 def is_training(example_inputs: Sequence[Any]) -> bool:

@@ -41,6 +41,7 @@ def prefill_metadata(
         kv_len_next=_kv_len(layout, prefix, layout.blocks - 1 - rank),
         kv_len=[before + length for before, length in zip(prefix, lengths, strict=True)],
         kv_rows=_kv_rows(layout, cache, prefix, held, rows_per_rank),
+        tokens_per_rank=tuple(layout.tokens_per_rank),
     )
 
 

@@ -20,9 +20,12 @@ class StepInputs:
 
     def __init__(self) -> None:
         self._step: PrefillStep | None = None
+        self.tokens_per_rank: tuple[int, ...] = ()
 
     def load(self, metadata: PrefillMetadata, device: torch.device | str = "cpu") -> None:
+        """Set the metadata for the calls that follow; indices go to ``device``."""
         self._step = metadata.step(device)
+        self.tokens_per_rank = metadata.tokens_per_rank
 
     @property
     def step(self) -> PrefillStep:

@@ -20,8 +20,10 @@ class PrefillMetadata:
         actual_seq_q_next: tokens of each sequence's next block; none is empty.
         kv_len_prev: keys up to the end of each prev block, the prefix included.
         kv_len_next: keys up to the end of each next block.
+        kv_len: all keys of each sequence.
         kv_rows: (total keys,) int64: gathered row of each key, sequence after sequence in order
             of position.
+        tokens_per_rank: tokens that each rank computes.
 
     Raises:
         TypeError: a field is missing.
@@ -34,8 +36,9 @@ class PrefillMetadata:
     actual_seq_q_next: list[int]
     kv_len_prev: list[int]
     kv_len_next: list[int]
-    kv_rows: Tensor
     kv_len: list[int]
+    kv_rows: Tensor
+    tokens_per_rank: tuple[int, ...]
 
     def __post_init__(self) -> None:
         lists = {

@@ -40,17 +40,18 @@ def prefill_attention(call: FiaCall, step: PrefillStep) -> Algorithm[Tensor]:
 
 
 def _gather_keys(call: FiaCall, rows_per_rank: int) -> Algorithm[tuple[Tensor, Tensor, Tensor | None]]:
-    """K, V and the key's rope of all ranks, rank-major, each rank's padded to ``rows_per_rank``."""
+    """K, V and the key's rope of all ranks, rank-major, each rank's padded to ``rows_per_rank``.
+
+    V comes first, being ready before K is rotated; a latent that is both is gathered once.
+    """
     letters, heads = LAYOUTS[call.input_layout].query, call.num_key_value_heads
-    tensors = [call.key] if call.value is call.key else [call.key, call.value]
-    rows = [to_rows(tensor, letters, heads) for tensor in tensors]
-    rope = _rope_rows(call, "key_rope", heads)
-    if rope is not None:
-        rows.append(rope)
-    padded = [_padded(part, rows_per_rank) for part in rows]
-    gathered = list((yield tuple(AllGather(part) for part in padded)))
+    rope = call.argument("key_rope")
+    tensors = [call.key] if call.value is call.key else [call.value, call.key]
+    tensors += [] if rope is None else [rope]
+    rows = [_padded(to_rows(tensor, letters, heads), rows_per_rank) for tensor in tensors]
+    gathered = list((yield tuple(AllGather(part) for part in rows)))
     gathered_rope = gathered.pop() if rope is not None else None
-    return gathered[0], gathered[-1], gathered_rope
+    return gathered[-1], gathered[0], gathered_rope
 
 
 def _half(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import fx
 
+from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.site import SiteOutcome
 
 from .collectives import run_on_group
@@ -20,21 +22,34 @@ from .decode import decode_attention
 from .fia_call import OPERATORS, FiaCall
 from .legality import decode_reason, prefill_reason
 from .prefill import prefill_attention
+from .report import COLLECTIVES, collective_uses, describe
+from .schedule import start_early
 from .splice import splice
-from .step_placeholders import add_step_placeholders
+from .step_placeholders import StepNodes, add_step_placeholders
 
 
 class ContextParallelError(RuntimeError):
     """An attention computation that can't take part in context parallel; says which and why."""
 
 
+@dataclass(frozen=True)
+class Rewritten:
+    """What :func:`rewrite` did.
+
+    Args:
+        inputs: placeholders that were added behind the graph's own; at each call they are to be
+            given ``config.steps.values()``. There are some in prefill mode where there is attention.
+        notes: sentences on the collectives, for the graph's report.
+    """
+
+    inputs: tuple[fx.Node, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 def rewrite(
     module: fx.GraphModule, config: ContextParallel, outcomes: Sequence[SiteOutcome] = ()
-) -> list[fx.Node]:
+) -> Rewritten:
     """Rewrite ``module`` in place.
-
-    Returns the placeholders that were added behind the graph's own: at each call they are to be
-    given ``config.steps.values()``. There are some in prefill mode where the graph has attention.
 
     Args:
         outcomes: what became of the graph's attention sites in the lowering.
@@ -45,17 +60,23 @@ def rewrite(
     for site in outcomes:
         if not site.lowered:
             raise ContextParallelError(f"{site.module_path or site.name} is not a fused call: {site.reason}")
-    calls = [node for node in module.graph.nodes if node.target in OPERATORS]
+    graph = module.graph
+    calls = [node for node in graph.nodes if node.target in OPERATORS]
+    if not calls:
+        return Rewritten()
     for node in calls:
         reason = _reason(_read(node), config)
         if reason:
             raise ContextParallelError(f"{_where(node)} can't be split over ranks: {reason}")
-    steps = add_step_placeholders(module.graph, config.steps) if calls and config.mode == "prefill" else []
+    steps = add_step_placeholders(graph, config.steps) if config.mode == "prefill" else StepNodes()
     for node in calls:
-        _replace(module.graph, node, config, steps)
-    module.graph.lint()
+        _replace(graph, node, config, steps.values)
+    remove_dead_code(graph)
+    graph.lint()
     module.recompile()
-    return steps
+    uses = collective_uses(graph, config.group.ranks, steps.sizes)
+    tokens = config.steps.tokens_per_rank if config.mode == "prefill" else ()
+    return Rewritten(steps.placeholders, tuple(describe(config.mode, config.group.ranks, uses, tokens)))
 
 
 def _reason(call: FiaCall, config: ContextParallel) -> str | None:
@@ -64,7 +85,7 @@ def _reason(call: FiaCall, config: ContextParallel) -> str | None:
     return decode_reason(call, config.group.ranks, config.heads_sharded)
 
 
-def _replace(graph: fx.Graph, node: fx.Node, config: ContextParallel, steps: list[fx.Node]) -> None:
+def _replace(graph: fx.Graph, node: fx.Node, config: ContextParallel, steps: tuple[fx.Node, ...]) -> None:
     call = _read(node)
     tensors = {"query": call.query, "key": call.key, "value": call.value}
     tensors |= {name: value for name, value in call.arguments.items() if isinstance(value, fx.Node)}
@@ -83,12 +104,13 @@ def _replace(graph: fx.Graph, node: fx.Node, config: ContextParallel, steps: lis
         algorithm = decode_attention(here, config.group.ranks, config.heads_sharded)
         return run_on_group(algorithm, config.group)
 
-    result = splice(graph, node, parallel, [*inputs, *steps])
+    spliced = splice(graph, node, parallel, [*inputs, *steps])
     for user in list(node.users):
         if user.target is operator.getitem and user.args[1] == 0:
-            user.replace_all_uses_with(result)
+            user.replace_all_uses_with(spliced[-1])
         graph.erase_node(user)
     graph.erase_node(node)
+    start_early([one for one in spliced if one.target in COLLECTIVES])
 
 
 def _read(node: fx.Node) -> FiaCall:

@@ -16,10 +16,10 @@ ORIGIN = ("stack_trace", "nn_module_stack")
 
 def splice(
     graph: fx.Graph, before: fx.Node, function: Callable[..., torch.Tensor], inputs: Sequence[fx.Node]
-) -> fx.Node:
+) -> list[fx.Node]:
     """Trace ``function`` on the fake values of ``inputs`` and insert its operators ahead of ``before``.
 
-    Returns the node of its result. New nodes carry ``before``'s stack trace and module stack, so
+    Returns the new nodes; the last is its result. They carry ``before``'s stack trace and module stack, so
     that reports and errors still point into the user's program.
     """
     mode = fake_mode_of(graph)
@@ -37,7 +37,7 @@ def splice(
                     if key in before.meta:
                         copies[node].meta[key] = before.meta[key]
             elif node.op == "output":
-                return copies[node.args[0]]
+                return [copies[one] for one in traced.graph.nodes if one.op == "call_function"]
             else:
                 assert node.op == "placeholder", f"a rewrite must not hold constants: {node.format_node()}"
     raise AssertionError("a traced graph ends with an output")

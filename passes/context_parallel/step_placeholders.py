@@ -6,33 +6,54 @@ and nothing may depend on their first values, so they are unbacked symbols to th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from npu_compile.passes.emit_node import fake_mode_of
+from npu_compile.passes.emit_node import call, fake_mode_of
 
 from .config import NAMES, StepInputs
 
 PREFIX = "context_parallel_"
 
 
-def add_step_placeholders(graph: fx.Graph, steps: StepInputs) -> list[fx.Node]:
-    """Append one placeholder per value of ``steps`` and return them in order of ``NAMES``."""
+@dataclass(frozen=True)
+class StepNodes:
+    """``placeholders`` are what the graph is given, in order of ``NAMES``; ``values`` what calls read.
+
+    ``sizes`` are what the symbols stand for in the step that is loaded.
+    """
+
+    placeholders: tuple[fx.Node, ...] = ()
+    values: tuple[fx.Node, ...] = ()
+    sizes: Mapping[Any, sympy.Integer] = field(default_factory=dict)
+
+
+def add_step_placeholders(graph: fx.Graph, steps: StepInputs) -> StepNodes:
+    """Append one placeholder per value of ``steps``; lengths are read through ``host_lengths``."""
     mode = fake_mode_of(graph)
     assert mode is not None, "a graph with an attention call has fake values"
     sizes = _Sizes(mode)
-    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    last = graph.find_nodes(op="placeholder")[-1]
     placeholders: list[fx.Node] = []
     for name, value in zip(NAMES, steps.values(), strict=True):
         with graph.inserting_after(last):
             last = graph.placeholder(PREFIX + name)
         last.meta["val"] = sizes.fake(name, value)
         placeholders.append(last)
-    return placeholders
+    values = []
+    for name, node in zip(NAMES, placeholders, strict=True):
+        if "lengths" in name:
+            with graph.inserting_after(last):
+                node = last = call(graph, torch.ops.ascend_fia.host_lengths.default, node)
+        values.append(node)
+    return StepNodes(tuple(placeholders), tuple(values), sizes.known)
 
 
 class _Sizes:
@@ -44,15 +65,16 @@ class _Sizes:
             mode.static_shapes = False
         self._mode = mode
         self._symbols: dict[str, Any] = {}
+        self.known: dict[Any, sympy.Integer] = {}
 
     def fake(self, name: str, value: Any) -> Any:
         if isinstance(value, int):
-            return self._symbol(name)
-        size = self._symbol(name if name.startswith("kv_rows") else "sequences")
+            return self._symbol(name, value)
+        size = self._symbol(name if name.startswith("kv_rows") else "sequences", value.shape[0])
         with self._mode:
             return torch.empty((size,), dtype=value.dtype, device=value.device)
 
-    def _symbol(self, name: str) -> Any:
+    def _symbol(self, name: str, value: int) -> Any:
         if name not in self._symbols:
             shape_env = self._mode.shape_env
             assert shape_env is not None
@@ -61,4 +83,5 @@ class _Sizes:
                 symbol = shape_env.create_unbacked_symint()
             torch._check(symbol >= 1)
             self._symbols[name] = symbol
+            self.known[symbol.node.expr] = sympy.Integer(value)
         return self._symbols[name]

@@ -137,8 +137,8 @@ def test_one_sequence_goes_through_the_same_code():
 
 
 def test_a_missing_field_fails_when_built():
-    with pytest.raises(TypeError, match="kv_len"):
-        PrefillMetadata(1, 2, [1], [1], [1], [2], kv_rows=torch.arange(2))
+    with pytest.raises(TypeError, match="tokens_per_rank"):
+        PrefillMetadata(1, 2, [1], [1], [1], [2], [2], torch.arange(2))
 
 
 @pytest.mark.parametrize(

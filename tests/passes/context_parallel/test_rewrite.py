@@ -9,8 +9,9 @@ from npu_compile.parallel.layout.interleave import Interleave
 from npu_compile.parallel.metadata import prefill_metadata
 from npu_compile.passes.context_parallel.collectives import Group
 from npu_compile.passes.context_parallel.config import NAMES, ContextParallel, StepInputs
-from npu_compile.passes.context_parallel.rewrite import ContextParallelError, rewrite
+from npu_compile.passes.context_parallel.rewrite import ContextParallelError, Rewritten, rewrite
 from npu_compile.passes.site import SiteOutcome
+from npu_compile.passes.verify import verify
 
 from .lowered import causal_inputs, causal_program, decode_inputs, decode_program, targets, traced
 
@@ -33,19 +34,20 @@ def fia_calls(module):
 def test_a_causal_call_becomes_two_packed_calls_on_gathered_keys(dynamic, sparse_mode, kept):
     arguments = {"pre_tokens": 5, "next_tokens": 0} if sparse_mode == 4 else {}
     module = traced(causal_program(sparse_mode, **arguments), *causal_inputs(), dynamic=dynamic)
-    inputs = rewrite(module, prefill())
+    inputs = rewrite(module, prefill()).inputs
     names = targets(module)
     assert [n for n in names if n.startswith(("all_", "wait", "npu"))] == [
         *["all_gather_into_tensor"] * 2, *["wait_tensor"] * 2, FIA, FIA,
     ]  # fmt: skip
+    verify(module.graph)
     assert [node.target for node in inputs] == ["context_parallel_" + name for name in NAMES]
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    assert placeholders[-len(inputs) :] == inputs and len(placeholders) == 4 + len(inputs)
+    assert tuple(placeholders[-len(inputs) :]) == inputs and len(placeholders) == 4 + len(inputs)
     named = dict(zip(NAMES, inputs, strict=True))
     for call, half in zip(fia_calls(module), ("prev", "next"), strict=True):
         assert call.kwargs["input_layout"] == "TND" and call.kwargs["sparse_mode"] == kept
-        assert call.kwargs["actual_seq_lengths"] is named[f"q_lengths_{half}"]
-        assert call.kwargs["actual_seq_lengths_kv"] is named[f"kv_lengths_{half}"]
+        assert call.kwargs["actual_seq_lengths"].args[0] is named[f"q_lengths_{half}"]
+        assert call.kwargs["actual_seq_lengths_kv"].args[0] is named[f"kv_lengths_{half}"]
         assert call.kwargs["atten_mask"] is placeholders[3] and call.kwargs["scale"] == 0.25
         assert call.kwargs.get("pre_tokens") == arguments.get("pre_tokens")
     (output,) = module.graph.find_nodes(op="output")
@@ -54,7 +56,7 @@ def test_a_causal_call_becomes_two_packed_calls_on_gathered_keys(dynamic, sparse
 
 def test_the_split_is_an_input_and_not_a_constant():
     module = traced(causal_program(), *causal_inputs())
-    inputs = rewrite(module, prefill())
+    inputs = rewrite(module, prefill()).inputs
     (split,) = [n for n in module.graph.nodes if getattr(n.target, "_opname", "") == "split_with_sizes"]
     assert split.args[1][0] is inputs[0]
 
@@ -62,7 +64,7 @@ def test_the_split_is_an_input_and_not_a_constant():
 def test_layers_share_the_step():
     two = lambda q, k, v, m: causal_program()(causal_program()(q, k, v, m), k, v, m)  # noqa: E731
     module = traced(two, *causal_inputs())
-    assert len(rewrite(module, prefill())) == len(NAMES)
+    assert len(rewrite(module, prefill()).inputs) == len(NAMES)
     assert len(fia_calls(module)) == 4
 
 
@@ -85,9 +87,10 @@ def test_a_latent_that_is_key_and_value_is_gathered_once():
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_decode_call_becomes_local_attention_exchange_and_merge(dynamic):
     module = traced(decode_program(), *decode_inputs(), dynamic=dynamic)
-    assert rewrite(module, ContextParallel("decode", GROUP)) == []
+    assert rewrite(module, ContextParallel("decode", GROUP)).inputs == ()
     assert [n for n in targets(module) if n.startswith(("all_", "wait", "npu"))] == [
-        FIA, "all_to_all_single", "wait_tensor", "npu_attention_update", "all_gather_into_tensor", "wait_tensor",
+        FIA, "all_to_all_single", "wait_tensor", "npu_attention_update",
+        "all_gather_into_tensor", "wait_tensor",
     ]  # fmt: skip
     (call,) = fia_calls(module)
     assert call.kwargs["softmax_lse_flag"] is True and call.args[0].target == "q_1"
@@ -122,7 +125,7 @@ def test_new_nodes_point_into_the_users_program():
 def test_a_graph_without_attention_stays_as_it_is():
     module = traced(lambda x: x + 1, torch.randn(3))
     before = str(module.graph)
-    assert rewrite(module, prefill()) == [] and str(module.graph) == before
+    assert rewrite(module, prefill()) == Rewritten() and str(module.graph) == before
 
 
 @pytest.mark.parametrize(
