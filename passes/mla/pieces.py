@@ -28,7 +28,7 @@ HEADS_FIRST: Views = ((aten.transpose.int, (1, 2)),)
 
 _CUTS = (aten.slice.Tensor, aten.narrow.default)
 
-_ALLOCATIONS = (
+ALLOCATIONS = (
     aten.empty,
     aten.empty_like,
     aten.empty_strided,
@@ -38,6 +38,7 @@ _ALLOCATIONS = (
     aten.zeros,
     aten.zeros_like,
 )
+"""Operators that make a tensor for others to fill."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,10 @@ class Piece:
 
 def owner(node: fx.Node) -> fx.Node:
     """The node that made the storage which ``node`` is a view of, as far as views lead back."""
-    while node.op == "call_function" and node.args and isinstance(node.args[0], fx.Node):
-        if _storages(node.args[0]).isdisjoint(_storages(node)):
+    while node.op == "call_function" and node.args and isinstance(source := node.args[0], fx.Node):
+        if _storages(source).isdisjoint(_storages(node)):
             break
-        node = node.args[0]
+        node = source
     return node
 
 
@@ -64,25 +65,24 @@ def _storages(node: fx.Node) -> set[int]:
     return {t.untyped_storage()._cdata for t in tensors if isinstance(t, torch.Tensor)}
 
 
-def unsliced(read: Operand) -> tuple[Operand, Views]:
-    """A (B, N, S, D) operand from before its sequence was cut, and the cuts that lead back to it."""
+def unsliced(read: Operand) -> tuple[Operand, Views] | None:
+    """A (B, N, S, D) operand from before its sequence was cut, and the cuts that lead back to it.
+
+    The operand is a node of four dimensions, or :data:`HEADS_FIRST` of one. None if ``read`` has other views.
+    """
     turned = read.views[-1:] == HEADS_FIRST
     cuts = list(read.views[:-1] if turned else read.views)
     sequence = 1 if turned else 2
-    if any(target not in _CUTS or arguments[0] != sequence for target, arguments in cuts):
-        return read, ()
+    if len(shape(read.node)) != 4 or any(t not in _CUTS or a[0] != sequence for t, a in cuts):
+        return None
     node, read_at = read.node, read.read_at
     while True:
         if (source := same_value_input(node)) is not None:
             read_at = node if not shares_storage(node, source) else read_at
             node = source
-        elif (
-            is_call(node, *_CUTS)
-            and not node.kwargs
-            and argument(node, 1, "dim", 0) in (sequence, sequence - 4)
-        ):
+        elif is_call(node, *_CUTS) and argument(node, 1, "dim", 0) % 4 == sequence and not node.kwargs:
             cuts.insert(0, (node.target, (sequence, *node.args[2:])))
-            node = node.args[0]
+            node = argument(node, 0, "self")
         else:
             break
     whole = Operand(node, read_at, HEADS_FIRST if turned else ())
@@ -91,11 +91,14 @@ def unsliced(read: Operand) -> tuple[Operand, Views]:
 
 def pieces(read: Operand, writes: Writes) -> tuple[Piece, ...]:
     """A (B, N, S, D) operand as parts along D, in order; empty where it isn't made of parts."""
-    uncut, cuts = unsliced(read)
+    found = unsliced(read)
+    if found is None:
+        return ()
+    uncut, cuts = found
     whole = uncut.node
     if is_call(whole, aten.cat) and not writes.to(whole):
         parts = _of_cat(whole)
-    elif is_call(whole, *_ALLOCATIONS):
+    elif is_call(whole, *ALLOCATIONS):
         parts = _of_writes(whole, read.read_at, writes)
     else:
         return ()
@@ -114,7 +117,7 @@ def _of_cat(node: fx.Node) -> list[Piece]:
     if argument(node, 1, "dim", 0) % rank != rank - 1:
         return []
     parts, start = [], 0
-    for part in node.args[0]:
+    for part in argument(node, 0, "tensors"):
         width = shape(part)[-1]
         if not isinstance(width, int) or len(shape(part)) != rank:
             return []
@@ -130,7 +133,7 @@ def _of_writes(whole: fx.Node, reader: fx.Node, writes: Writes) -> list[Piece]:
         columns = _columns(write, whole) if is_call(write, aten.copy_) else None
         if columns is None or not write < reader:
             return []
-        parts.append(Piece(Operand(write.args[1], write), *columns))
+        parts.append(Piece(Operand(argument(write, 1, "src"), write), *columns))
     parts.sort(key=lambda piece: piece.start)
     ends = [0, *(piece.start + piece.width for piece in parts)]
     filled = [piece.start for piece in parts] == ends[:-1] and same(ends[-1], shape(whole)[-1])
@@ -139,7 +142,7 @@ def _of_writes(whole: fx.Node, reader: fx.Node, writes: Writes) -> list[Piece]:
 
 def _columns(write: fx.Node, whole: fx.Node) -> tuple[int, int] | None:
     """(first column, number of columns) of a write to all rows of ``whole``."""
-    destination, source = write.args[:2]
+    destination, source = argument(write, 0, "self"), argument(write, 1, "src")
     if not is_tensor(source) or value(source).dtype != value(whole).dtype:
         return None
     if len(shape(source)) != len(shape(whole)) or not same(shape(source)[-1], shape(destination)[-1]):
@@ -151,5 +154,6 @@ def _columns(write: fx.Node, whole: fx.Node) -> tuple[int, int] | None:
         return None
     start = value(destination).storage_offset() - value(whole).storage_offset()
     width = shape(destination)[-1]
-    inside = isinstance(start, int) and isinstance(width, int) and start + width <= shape(whole)[-1]
-    return (start, width) if inside else None
+    if not isinstance(start, int) or not isinstance(width, int) or start + width > shape(whole)[-1]:
+        return None
+    return start, width

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compile.passes.mla.pieces import HEADS_FIRST, owner, unsliced
+from npu_compile.passes.mla.pieces import owner, unsliced
 from npu_compile.passes.mla.site import HeadRows
 from npu_compile.passes.site import Operand, Views
-from npu_compile.passes.values import Writes, aten, is_call, same, same_shape, shape, value
+from npu_compile.passes.values import Writes, argument, aten, is_call, same, same_shape, shape, value
 
 
 class Unprojected(Exception):
@@ -36,15 +36,18 @@ def projected(read: Operand, writes: Writes) -> Projected:
     Raises:
         Unprojected: it isn't, or the projection has a bias, a computed weight, or another form.
     """
-    whole, cuts = unsliced(read)
+    found = unsliced(read)
+    if found is None:
+        raise Unprojected("the keys' own part is rearranged after its projection")
+    whole, cuts = found
     linear = owner(whole.node)
     if not is_call(linear, aten.linear):
         raise Unprojected(f"the keys' own part is made by {_name(linear)}, not by a linear projection")
-    if len(linear.args) > 2 and linear.args[2] is not None:
+    if argument(linear, 2, "bias") is not None:
         raise Unprojected("the projection of the latent has a bias")
     if written := writes.to(linear):
         raise Unprojected(f"the projected latent is changed in place by {written[0].name}")
-    latent, weight = linear.args[:2]
+    latent, weight = argument(linear, 0, "input"), argument(linear, 1, "weight")
     _check_weight(weight)
     sequence = _sequence_of(latent)
     if sequence is None:
@@ -54,10 +57,7 @@ def projected(read: Operand, writes: Writes) -> Projected:
 
 
 def _heads_first(read: Operand) -> torch.Tensor:
-    fake = value(read.node)
-    if fake.dim() != 4 or read.views not in ((), HEADS_FIRST):
-        raise Unprojected("the keys' own part is rearranged after its projection")
-    return fake.transpose(1, 2) if read.views else fake
+    return value(read.node).transpose(1, 2) if read.views else value(read.node)
 
 
 def _sequence_of(latent: fx.Node) -> Any:
@@ -75,7 +75,7 @@ def _as_one_head(latent: fx.Node) -> Views:
 def _rows(view: torch.Tensor, result: torch.Tensor, sequence: Any, weight: fx.Node) -> HeadRows:
     """Which rows of the weight head n of ``view`` (B, N, S, D) is made of."""
     rows, width = result.shape[-1], view.shape[-1]
-    batch, heads = view.shape[:2]
+    heads = view.shape[1]
     fits = same_shape(tuple(view.shape), (result.shape[0], heads, sequence, width))
     if not fits or not isinstance(rows, int) or not isinstance(heads, int) or not isinstance(width, int):
         raise Unprojected("the keys' own part is not a view of its projection")
@@ -83,24 +83,20 @@ def _rows(view: torch.Tensor, result: torch.Tensor, sequence: Any, weight: fx.No
     start = view.storage_offset() - result.storage_offset()
     expected = (sequence * rows, stride, rows, 1)
     steps = zip(view.shape, view.stride(), expected, strict=True)
-    contiguous = all(same(size, 1) or same(mine, wanted) for size, mine, wanted in steps)
-    numbers = isinstance(start, int) and isinstance(stride, int)
-    if (
-        not contiguous
-        or not numbers
-        or start < 0
-        or start + (heads - 1) * stride + width > rows
-        or width > stride
-    ):
+    in_order = all(same(size, 1) or same(mine, wanted) for size, mine, wanted in steps)
+    if not in_order or not isinstance(start, int) or not isinstance(stride, int):
         raise Unprojected("the heads are not rows of one projection side by side")
+    whole_rows = heads * stride == rows and start + width <= stride
+    if not whole_rows and (width > stride or start + heads * stride > rows):
+        raise Unprojected("the heads are not equal shares of the rows of their projection")
     return HeadRows(weight, start, stride, width)
 
 
 def _check_weight(weight: fx.Node) -> None:
     """The weight is a parameter, at most cast between float dtypes."""
     node = weight
-    while is_call(node, aten.to, aten._to_copy) and value(node.args[0]).dtype.is_floating_point:
-        node = node.args[0]
+    while is_call(node, aten.to, aten._to_copy):
+        node = argument(node, 0, "self")
     if node.op not in ("placeholder", "get_attr"):
         raise Unprojected(f"the weight of the latent's projection is computed by {_name(node)}: quantised?")
     if value(node).dtype.itemsize < 2 or not value(node).dtype.is_floating_point:

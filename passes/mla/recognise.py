@@ -29,8 +29,8 @@ def recognise_mla(site: AttentionSite, around: Surroundings) -> MlaSite | NotAbs
         key, value_ = projected(own.source, around.writes), projected(site.value, around.writes)
     except Unprojected as reason:
         return NotAbsorbable(str(reason))
-    if (reason := _unfit(key, value_, key_rope)) is not None:
-        return NotAbsorbable(reason)
+    if (unfit := _unfit(key, value_, key_rope)) is not None:
+        return NotAbsorbable(unfit)
     query_nope, query_rope = _query_parts(site, own, parts[at], around)
     latent_dim = operand_shape(key.latent)[-1]
     read = {
@@ -60,7 +60,10 @@ def recognise_mla(site: AttentionSite, around: Surroundings) -> MlaSite | NotAbs
 
 def _one_head(part: Piece) -> Operand | None:
     """The (B, 1, S, R) tensor that every head of ``part`` repeats, or None."""
-    whole, cuts = unsliced(part.source)
+    found = unsliced(part.source)
+    if found is None:
+        return None
+    whole, cuts = found
     folded = fold_repeated_heads(whole)
     one = Operand(folded.node, folded.read_at, folded.views + cuts)
     return one if same(operand_shape(one)[1], 1) else None
@@ -83,7 +86,7 @@ def _unfit(key: Projected, value_: Projected, rope: Operand) -> str | None:
 def _query_parts(
     site: AttentionSite, nope: Piece, rope: Piece, around: Surroundings
 ) -> tuple[Operand, Operand]:
-    """The columns of the query that meet the two parts of the key: what it was put together from, or slices."""
+    """The query's columns that meet the parts of the key: what it was put together from, or slices."""
     own = {(part.start, part.width): part.source for part in pieces(site.query, around.writes)}
     found = []
     for part in (nope, rope):

@@ -1,0 +1,105 @@
+"""Small pieces of graph that the forms of MLA share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compile.passes.emit_node import call
+from npu_compile.passes.lower.forms import is_contiguous
+from npu_compile.passes.mask.integers import Integers
+from npu_compile.passes.mask.linear import size
+from npu_compile.passes.mask.writer import Writer
+from npu_compile.passes.mla.site import HeadRows, MlaSite
+from npu_compile.passes.recognise.assemble import Declined
+from npu_compile.passes.site import Dim, Operand
+from npu_compile.passes.values import Writes, aten, shape, value
+
+
+class Shared:
+    """Nodes that all layers of a graph read, each made once; they follow what they read."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._writer = Writer(graph, Writes(graph))
+        self._integers = Integers(self._writer)
+        self._made: dict[object, fx.Node] = {}
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        return self._writer.call(target, *args, **kwargs)
+
+    def once(self, key: object, make: Callable[[], fx.Node]) -> fx.Node:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def number(self, dim: Dim) -> Any:
+        """A size as an ``int``, or as a node where it is symbolic.
+
+        Raises:
+            Declined: no tensor of the graph has this size.
+        """
+        try:
+            return self._integers.number(size(dim))
+        except LookupError as error:
+            raise Declined(str(error)) from error
+
+    def host_lengths(self, lengths: fx.Node) -> fx.Node:
+        """``lengths`` on the host."""
+        target = torch.ops.ascend_fia.host_lengths.default
+        return self.once(("host", lengths), lambda: self.call(target, lengths))
+
+    def equal_lengths(self, batch: Dim, length: Dim) -> fx.Node:
+        """(B,) int64 on the host: the same length for every request."""
+
+        def make() -> fx.Node:
+            sizes = [self.number(batch)], self.number(length)
+            return self.call(aten.full.default, *sizes, dtype=torch.int64, device="cpu")
+
+        return self.host_lengths(self.once(("equal", str(batch), str(length)), make))
+
+    def cumulative_lengths(self, batch: Dim, length: Dim) -> fx.Node:
+        """(B,) int64 on the host: where each of B packed requests of one length ends."""
+
+        def make() -> fx.Node:
+            counts = self.call(
+                aten.full.default, [self.number(batch)], self.number(length), dtype=torch.int64, device="cpu"
+            )
+            return self.call(aten.cumsum.default, counts, 0)
+
+        return self.host_lengths(self.once(("cumulative", str(batch), str(length)), make))
+
+
+def emit(graph: fx.Graph, read: Operand) -> fx.Node:
+    """The operand with its views, at the insertion point."""
+    node = read.node
+    for target, arguments in read.views:
+        node = call(graph, target, node, *arguments)
+    return node
+
+
+def contiguous(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    return node if is_contiguous(value(node)) else call(graph, aten.contiguous.default, node)
+
+
+def queries(graph: fx.Graph, mla: MlaSite, mean_rows: fx.Node | None) -> tuple[fx.Node, fx.Node]:
+    """(B, N, Q, P) and (B, N, Q, R), zero in ``mean_rows``, in which the operator then averages V."""
+    parts = [emit(graph, mla.query_nope), emit(graph, mla.query_rope)]
+    if mean_rows is not None:
+        parts = [call(graph, aten.masked_fill.Scalar, part, mean_rows, 0) for part in parts]
+    return parts[0], parts[1]
+
+
+def head_weights(graph: fx.Graph, rows: HeadRows, heads: int) -> fx.Node:
+    """(N, width, L): a view of the projection's weight."""
+    total, latent = shape(rows.weight)
+    weight, inner = rows.weight, rows.start
+    if heads * rows.stride != total:
+        weight = call(graph, aten.slice.Tensor, weight, 0, rows.start, rows.start + heads * rows.stride)
+        inner = 0
+    per_head = call(graph, aten.reshape.default, weight, [heads, rows.stride, latent])
+    if rows.width == rows.stride:
+        return per_head
+    return call(graph, aten.slice.Tensor, per_head, 1, inner, inner + rows.width)

@@ -1,0 +1,106 @@
+"""The calls that an MLA site could become: absorbed or expanded by cost, then whatever else is legal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from torch import fx
+
+from npu_compile.kernels.targets import Target
+from npu_compile.passes.lower.forms import CallForm
+from npu_compile.passes.lower.legality import illegal
+from npu_compile.passes.lower.masks import MaskArguments
+from npu_compile.passes.mla.absorb import absorbed
+from npu_compile.passes.mla.cost import Choice, Sizes, cheaper
+from npu_compile.passes.mla.emit import Shared
+from npu_compile.passes.mla.recognise import recognise_mla
+from npu_compile.passes.mla.scratch import drop_unread
+from npu_compile.passes.mla.site import MlaSite, NotAbsorbable
+from npu_compile.passes.mla.split import split
+from npu_compile.passes.recognise.assemble import Declined, Surroundings
+from npu_compile.passes.site import AttentionSite, Dim
+
+MOST_ABSORBED_QUERIES = 16
+"""Query tokens per request that a device takes in the absorbed form (torch_npu docs)."""
+
+MlaChoice = Literal["auto", "absorb", "expand"]
+
+_FORMS = {"absorb": absorbed, "expand": split}
+
+
+class MlaLowering:
+    """MLA in one graph. ``choice`` is the user's: by cost, or one form wherever it is legal."""
+
+    def __init__(self, graph: fx.Graph, target: Target, choice: MlaChoice = "auto") -> None:
+        self._graph = graph
+        self._target = target
+        self._choice = choice
+        self._around = Surroundings(graph)
+        self._shared = Shared(graph)
+        self._found: dict[fx.Node, MlaSite] = {}
+
+    def refine(self, site: AttentionSite) -> AttentionSite:
+        """``site`` as of form "mla" where it is; with a note where it only looks like it."""
+        found = recognise_mla(site, self._around)
+        if isinstance(found, NotAbsorbable):
+            return replace(site, notes=(*site.notes, f"keys kept expanded: {found.reason}"))
+        if found is None:
+            return site
+        self._found[site.output] = found
+        return replace(site, form="mla", cache=found.cache)
+
+    def form(self, site: AttentionSite, masks: MaskArguments) -> tuple[CallForm | None, tuple[str, ...]]:
+        """The cheapest legal call for a site that :meth:`refine` found to be MLA, if any, and why."""
+        mla = self._found.get(site.output)
+        if mla is None:
+            return None, ()
+        first, why = self._preferred(mla)
+        second: Choice = "expand" if first == "absorb" else "absorb"
+        notes = [f"{first}: {why}"]
+        for choice in (first, second):
+            form = self._legal(choice, mla, masks)
+            if isinstance(form, CallForm):
+                return form, tuple(notes)
+            notes.append(f"not {choice}: {form}")
+        return None, tuple(notes)
+
+    def finish(self) -> None:
+        """Drop what only the expanded form needed."""
+        if self._found:
+            drop_unread(self._graph)
+
+    def _legal(self, choice: Choice, mla: MlaSite, masks: MaskArguments) -> CallForm | str:
+        """The call, or why it can't be made."""
+        try:
+            form = _FORMS[choice](mla, masks, self._target, self._shared)
+        except Declined as reason:
+            return str(reason)
+        return illegal(form, self._target) or form
+
+    def _preferred(self, mla: MlaSite) -> tuple[Choice, str]:
+        """The form to try first, and why."""
+        if self._choice != "auto":
+            return self._choice, "asked for"
+        scores = mla.attention.scores
+        if self._target is not Target.CPU and not _at_most(scores.query, MOST_ABSORBED_QUERIES):
+            return "expand", f"more than {MOST_ABSORBED_QUERIES} query tokens"
+        sizes = Sizes(
+            _typical(scores.query),
+            _typical(scores.key),
+            scores.heads,
+            mla.latent_dim,
+            mla.nope_dim,
+            mla.rope_dim,
+            mla.value_up.width,
+        )
+        return cheaper(sizes), f"cost {sizes.absorbed:.2g} absorbed, {sizes.expanded:.2g} expanded"
+
+
+def _typical(dim: Dim) -> int:
+    """A size, for a symbolic one that which was seen when tracing."""
+    return dim if isinstance(dim, int) else int(dim.node.hint or 1)
+
+
+def _at_most(dim: Dim, limit: int) -> bool:
+    return isinstance(dim, int) and dim <= limit

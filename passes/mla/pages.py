@@ -1,0 +1,55 @@
+"""Latents as a paged cache, which the operator demands for a head dim of 512 (torch_npu docs).
+
+A (B, 1, S, L) tensor whose length is a multiple of the block size is one by view: request b owns
+the blocks from b * S / block_size on. Other lengths are filled up, which copies the latents.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from npu_compile.passes.emit_node import call
+from npu_compile.passes.mla.emit import Shared, contiguous
+from npu_compile.passes.site import Dim
+from npu_compile.passes.values import aten, shape
+
+BLOCK_SIZES = (128, 16)
+"""Block sizes that the operator takes here, the faster first."""
+
+
+def block_size(tokens: Dim) -> int:
+    """The largest one that divides ``tokens``; the smallest where none does."""
+    return next((b for b in BLOCK_SIZES if isinstance(tokens, int) and tokens % b == 0), BLOCK_SIZES[-1])
+
+
+def in_blocks(graph: fx.Graph, shared: Shared, node: fx.Node, block: int) -> fx.Node:
+    """(B, 1, S, D) as (blocks, 1, block, D)."""
+    tokens, width = shape(node)[2:]
+    missing: Any = -tokens % block if isinstance(tokens, int) else _missing(shared, tokens, block)
+    if missing != 0:
+        node = call(graph, aten.constant_pad_nd.default, node, [0, 0, 0, missing])
+    return call(graph, aten.view.default, contiguous(graph, node), [-1, 1, block, width])
+
+
+def _missing(shared: Shared, tokens: Dim, block: int) -> fx.Node:
+    """Tokens between a symbolic number of them and the next multiple of ``block``."""
+
+    def make() -> fx.Node:
+        return shared.call(operator.mod, shared.call(operator.neg, shared.number(tokens)), block)
+
+    return shared.once(("missing", str(tokens), block), make)
+
+
+def block_table(shared: Shared, blocks: fx.Node, batch: Dim, tokens: Dim) -> fx.Node:
+    """(B, blocks per request) int32: all blocks in order."""
+
+    def make() -> fx.Node:
+        device, count = blocks.meta["val"].device, shared.number(shape(blocks)[0])
+        ids = shared.call(aten.arange.default, count, dtype=torch.int32, device=device)
+        return shared.call(aten.view.default, ids, [shared.number(batch), -1])
+
+    return shared.once(("table", str(batch), str(tokens)), make)
