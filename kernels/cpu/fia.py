@@ -60,29 +60,35 @@ class Call:
     scale: float
     mask: Mask
     output: Output
+    lse: bool
     bias: Tensor | None = None
     sink: Tensor | None = None
     attend: Attend = attend
 
 
 def run(call: Call, requests: list[Request]) -> tuple[Tensor, Tensor]:
-    """The output in its layout and the log-sum-exp, (B, N, S, 1) or (T, N, 1), float32."""
+    """The output in its layout; the log-sum-exp, float32 (B, N, S, 1) or (T, N, 1), (0,) if not asked for."""
     layout, query = call.layout, call.query
     if len(requests) == 1 and requests[0].query.covers(query):
         out, lse = _compute(call, requests[0], 0)
-        return from_bnsd(out, layout.output), lse_of(lse, layout.packed)
+        return from_bnsd(out, layout.output), lse_of(lse, layout.packed) if call.lse else _no_lse(query)
     batch, heads, q_len, _ = query.shape
     shape = (batch, heads, q_len, call.value_dim)
     out = from_bnsd(torch.zeros(shape, dtype=call.output.dtype, device=query.device), layout.output)
     view = as_bnsd(out, layout.output, heads)
-    lse = torch.full(shape[:3], float("-inf"), dtype=torch.float32, device=query.device)
+    lse = torch.full(shape[:3] if call.lse else (0,), float("-inf"), dtype=torch.float32, device=query.device)
     trees_before = 0
     for request in requests:
         part, part_lse = _compute(call, request, trees_before)
         request.query.of(view).copy_(part)
-        request.query.of(lse.unsqueeze(-1)).copy_(part_lse.unsqueeze(-1))
+        if call.lse:
+            request.query.of(lse.unsqueeze(-1)).copy_(part_lse.unsqueeze(-1))
         trees_before += request.q_len**2
-    return out, lse_of(lse, layout.packed)
+    return out, lse_of(lse, layout.packed) if call.lse else lse
+
+
+def _no_lse(query: Tensor) -> Tensor:
+    return torch.empty(0, dtype=torch.float32, device=query.device)
 
 
 def _compute(call: Call, request: Request, trees_before: int) -> tuple[Tensor, Tensor]:

@@ -106,11 +106,11 @@ def npu_fused_infer_attention_score(
         scale,
         mask_of(atten_mask, mode, pre_tokens, next_tokens, one_token, query_rope is not None),
         Output(_dtype(query, quant_scale2), quant_scale2, quant_offset2),
+        softmax_lse_flag,
         pse_shift,
         attend=_attend(query, dequant_scale1, quant_scale1, dequant_scale2),
     )
-    out, lse = run(call, inputs.requests(q, key, q_lengths, kv_lengths))
-    return out, lse if softmax_lse_flag else lse.new_empty(0)
+    return run(call, inputs.requests(q, key, q_lengths, kv_lengths))
 
 
 def _prefixed(own: Tokens, prefix: Tensor, length: Lengths | None, inputs: Inputs) -> Tokens:

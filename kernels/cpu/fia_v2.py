@@ -93,11 +93,11 @@ def npu_fused_infer_attention_score_v2(
         softmax_scale,
         mask_of(atten_mask, sparse_mode, pre_tokens, next_tokens, one_token, query_rope is not None),
         Output(_dtype(query, query_rope, quant_scale_out, out_dtype), quant_scale_out, quant_offset_out),
+        return_softmax_lse,
         pse_shift,
         learnable_sink,
     )
-    out, lse = run(call, inputs.requests(q, key, q_lengths, kv_lengths))
-    return out, lse if return_softmax_lse else lse.new_empty(0)
+    return run(call, inputs.requests(q, key, q_lengths, kv_lengths))
 
 
 def _dtype(query: Tensor, rope: Tensor | None, scale: Tensor | None, out_dtype: int | None) -> torch.dtype:

@@ -29,6 +29,13 @@ class Paged:
     def block_size(self) -> int:
         return self.cache.shape[1 if self.cache.dim() == 3 else -2]
 
+    @property
+    def _head_dim(self) -> int:
+        shape = self.cache.shape
+        if len(shape) == 5:
+            return shape[2] * shape[4]
+        return shape[-1] if len(shape) == 4 else shape[-1] // self.heads
+
     def read(self, request: Request) -> Tensor:
         length = request.key.stop
         count = -(-length // self.block_size)
@@ -41,26 +48,19 @@ class Paged:
         if ids and not 0 <= min(ids) <= max(ids) < self.cache.shape[0]:
             last = self.cache.shape[0] - 1
             raise ValueError(f"block_table: ids {ids} of request {request.first} aren't all in 0..{last}")
-        if self.cache.dim() == 3:
-            return self._rows(ids, length)
-        if self.cache.dim() == 4:
-            return self._blocks(ids, length)
-        dim = self.cache.shape[2] * self.cache.shape[4]
-        blocks = self.cache[ids].permute(1, 0, 3, 2, 4)
-        return blocks.reshape(1, self.heads, count * self.block_size, dim)[:, :, :length]
+        if self.cache.dim() == 5:
+            blocks = self.cache[ids].permute(1, 0, 3, 2, 4)
+            return blocks.reshape(1, self.heads, count * self.block_size, self._head_dim)[:, :, :length]
+        # One concatenation of views is the cheapest gather: it copies the valid tokens, once.
+        pieces = [self._block(i) for i in ids]
+        if not pieces:
+            return self.cache.new_empty(1, self.heads, 0, self._head_dim)
+        pieces[-1] = pieces[-1].narrow(1, 0, length - (count - 1) * self.block_size)
+        return (pieces[0] if count == 1 else torch.cat(pieces, 1)).unsqueeze(0)
 
-    def _rows(self, ids: list[int], length: int) -> Tensor:
-        """BnBsH: one copy, none if the blocks happen to follow one another."""
-        first = ids[0] if ids else 0
-        consecutive = ids == list(range(first, first + len(ids)))
-        blocks = self.cache[first : first + len(ids)] if consecutive else self.cache[ids]
-        rows = blocks.flatten(0, 1)[:length]
-        return rows.unflatten(-1, (self.heads, rows.shape[-1] // self.heads)).transpose(0, 1).unsqueeze(0)
-
-    def _blocks(self, ids: list[int], length: int) -> Tensor:
-        """BnNBsD: the blocks' heads joined token-wise, in one copy of the valid tokens."""
-        if not ids:
-            return self.cache.new_empty(1, self.heads, 0, self.cache.shape[-1])
-        pieces = [self.cache[i] for i in ids]
-        pieces[-1] = pieces[-1][:, : length - (len(ids) - 1) * self.block_size]
-        return torch.cat(pieces, 1).unsqueeze(0)
+    def _block(self, index: int) -> Tensor:
+        """(N_kv, block_size, D), a view."""
+        block = self.cache[index]
+        if block.dim() == 3:
+            return block
+        return block.unflatten(-1, (self.heads, self._head_dim)).transpose(0, 1)

@@ -23,9 +23,10 @@ class Span:
 
     def of(self, tensor: Tensor) -> Tensor:
         """(last - first, N, stop - start, D), a view."""
-        if self.covers(tensor):
-            return tensor
-        return tensor[self.first : self.last, :, self.start : self.stop]
+        batch, tokens = self.last - self.first, self.stop - self.start
+        if batch != tensor.shape[0]:
+            tensor = tensor.narrow(0, self.first, batch)
+        return tensor if tokens == tensor.shape[2] else tensor.narrow(2, self.start, tokens)
 
     def covers(self, tensor: Tensor) -> bool:
         """Whether nothing of ``tensor`` is outside the span."""
