@@ -17,6 +17,7 @@ class Addresses:
     def __init__(self, args: Sequence[Any], positions: Sequence[int]) -> None:
         self.positions = list(positions)
         self.expected = [args[i].data_ptr() for i in positions]
+        self._by_input = [arg.data_ptr() if i in set(positions) else None for i, arg in enumerate(args)]
         self._all_equal = _native_check()
         self._pick = itemgetter(*positions, *positions[:1]) if positions else None  # two at least: a tuple
 
@@ -25,7 +26,7 @@ class Addresses:
         if self._pick is None:
             return True
         if self._all_equal is not None:
-            return self._all_equal(list(args), self.expected, self.positions)
+            return self._all_equal(list(args), self._by_input, self.positions)
         return list(map(_data_ptr, self._pick(args)[:-1])) == self.expected
 
     def moved(self, args: Sequence[Any]) -> list[int]:
@@ -34,7 +35,7 @@ class Addresses:
         return [i for i, address in pairs if args[i].data_ptr() != address]
 
 
-def _native_check() -> Callable[[list[Any], list[int], list[int]], bool] | None:
+def _native_check() -> Callable[[list[Any], list[int | None], list[int]], bool] | None:
     """The check that torch's CUDA builds and torch_npu have for their own captured graphs."""
     name = "_tensors_data_ptrs_at_indices_equal"
     torch_npu = getattr(torch, "npu", None) and __import__("torch_npu")

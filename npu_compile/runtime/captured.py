@@ -6,19 +6,19 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from ..errors import AscendFiaError, describe
+from .capture_of_shape import Capture
 from .errors import CaptureError, MovedInputError
 from .inputs import BoundInputs, InputRoles
 from .interface import CapturedGraph, GraphRuntime, as_tuple
 from .length_source import LengthSource
 from .options import CaptureOptions
-from .outputs import Output, plan_outputs
+from .outputs import plan_outputs
 from .padding import padding_for
 from .runtimes import runtime_for
 from .split import Split, split
@@ -38,19 +38,6 @@ _callables: weakref.WeakSet[CapturedCallable] = weakref.WeakSet()
 
 MAX_UNUSED = 8
 """Captures without a replay in between; after that, new shapes or addresses aren't captured any more."""
-
-
-@dataclass(frozen=True)
-class Capture:
-    """One captured shape: its graph, what it was captured with, and how its results are handed out.
-
-    ``written`` are the caller's tensors that a replay writes to.
-    """
-
-    graph: CapturedGraph
-    bound: BoundInputs
-    written: list[Tensor]
-    outputs: list[Output]
 
 
 class CapturedCallable:
@@ -78,12 +65,12 @@ class CapturedCallable:
         self._unused = 0
         self._roles: InputRoles | None = None
         self._runtime: GraphRuntime | None = runtime
-        self._refusal: str | None = None
+        self.refusal: str | None = None
         to_capture, self._padding, self.padding_refusal = padding_for(gm, options)
         try:
             self._split = split(to_capture)
         except CaptureError as error:
-            self._split, self._refusal = Split(gm, UpdatePlan(), ()), self._refused(error)
+            self._split, self.refusal = Split(gm, UpdatePlan(), ()), self._refused(error)
         self._source = LengthSource(self._split, self.stats, options.mirror_counters)
         _callables.add(self)
 
@@ -91,6 +78,16 @@ class CapturedCallable:
     def plan(self) -> UpdatePlan:
         """What each record of a captured graph is given before a replay."""
         return self._split.plan
+
+    @property
+    def lengths_cost(self) -> str:
+        """Where a step's lengths come from, in words."""
+        return self._source.cost
+
+    @property
+    def capture_sizes(self) -> tuple[int, ...] | None:
+        """The batch sizes that batches are padded to; None where they are captured as they come."""
+        return self._padding.sizes if self._padding else None
 
     @property
     def graphs(self) -> list[CapturedGraph]:
@@ -129,7 +126,7 @@ class CapturedCallable:
         return self._padding.cut(self._run(self._padding.pad(args, size)), batch)
 
     def _run(self, args: Sequence[Any]) -> Sequence[Any]:
-        reason = self._refusal or _grad_refusal(args)
+        reason = self.refusal or _grad_refusal(args)
         if reason is not None:
             return self._uncaptured(args, reason)
         if self._roles is None:
@@ -151,24 +148,15 @@ class CapturedCallable:
         self._runtime.fence()
         ints, int_results = self._ints(args)
         try:
-            capture.bound.write(args, ints)
             updates = self.plan.updates(self._source.lengths(args))
-            if updates:
-                capture.graph.update(updates)
-                self.stats.updates += 1
-            capture.graph.replay()
+            results = capture.replay(args, ints, updates)
         except BaseException:
             self._source.forget()
             raise
-        # A replay writes to memory without telling autograd's version counters.
-        torch._C._increment_version(capture.written)
         self._source.commit(args)
         self.stats.replays += 1
+        self.stats.updates += bool(updates)
         self._unused = 0
-        results = [
-            hand_out(args, result)
-            for hand_out, result in zip(capture.outputs, capture.graph.outputs, strict=True)
-        ]
         return self._with_ints(results, int_results)
 
     def _warm_up_and_capture(self, key: Key, args: Sequence[Any]) -> Sequence[Any]:
@@ -199,12 +187,8 @@ class CapturedCallable:
             graph = self._runtime.capture(self._split, bound.values, updates)
         self.stats.captures += 1
         self._unused += 1
-        return Capture(
-            graph=graph,
-            bound=bound,
-            written=[args[i] for i in self._split.mutated],
-            outputs=plan_outputs(args, bound.values, graph.outputs),
-        )
+        written = [args[i] for i in self._split.mutated]
+        return Capture(graph, bound, written, plan_outputs(args, bound.values, graph.outputs))
 
     def _ints(self, args: Sequence[Any]) -> tuple[Sequence[int], Sequence[int]]:
         """The values of the body's int tensors, and of the graph's int results."""

@@ -41,6 +41,13 @@ class LengthSource:
         """Whether steps need no device read while only the graph advances the counters."""
         return self._step is not None
 
+    @property
+    def cost(self) -> str:
+        """What the lengths of a step cost, in words."""
+        if self._program is None:
+            return "no lengths to update"
+        return "mirrored on the host: no device read" if self.mirrored else "one device read a step"
+
     def lengths(self, args: Sequence[Any]) -> list[Lengths]:
         """The length lists of the step that is about to run on ``args``."""
         if self._program is None:

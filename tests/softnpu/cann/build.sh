@@ -10,18 +10,20 @@ here=$(cd "$(dirname "$0")" && pwd)
 npu=$(TORCH_DEVICE_BACKEND_AUTOLOAD=0 "$python" -c \
   "import importlib.util; print(importlib.util.find_spec('torch_npu').submodule_search_locations[0])")
 mkdir -p "$out"
-rm -f "$out"/*.o
 
+objects=""
 for source in "$here"/*.cpp; do
-  g++ -std=c++17 -O1 -g -fPIC -I"$npu/include" -c "$source" -o "$out/$(basename "$source" .cpp).o"
+  object="$out/$(basename "$source" .cpp).o"
+  g++ -std=c++17 -O1 -g -fPIC -I"$npu/include" -c "$source" -o "$object"
+  objects="$objects $object"
 done
 
-nm "$out"/*.o | awk '$2 == "T" {print $3}' | sort -u >"$out/defined.txt"
+nm $objects | awk '$2 == "T" {print $3}' | sort -u >"$out/defined.txt"
 nm -D --undefined-only "$npu"/lib/*.so "$npu"/_C*.so 2>/dev/null | awk '{print $NF}' |
   grep -E '^(acl|rt|Msprof)[A-Za-z0-9]*$' | sort -u >"$out/needed.txt"
 comm -13 "$out/defined.txt" "$out/needed.txt" | sed 's/.*/int &(void) { return 0; }/' >"$out/stubs.c"
 gcc -fPIC -c "$out/stubs.c" -o "$out/stubs.o"
-g++ -shared -Wl,-soname,libascendcl.so -o "$out/libascendcl.so" "$out"/*.o -lpthread
+g++ -shared -Wl,-soname,libascendcl.so -o "$out/libascendcl.so" $objects "$out/stubs.o" -lpthread
 
 # The other libraries that the wheel loads are empty and only depend on the first.
 : >"$out/empty.c"

@@ -1,0 +1,40 @@
+"""One captured shape of a graph, ready to be replayed on new inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .inputs import BoundInputs
+from .interface import CapturedGraph
+from .outputs import Output
+from .update_plan import Update
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured graph, what it was captured with, and how its results are handed out.
+
+    ``written`` are the caller's tensors that a replay writes to.
+    """
+
+    graph: CapturedGraph
+    bound: BoundInputs
+    written: list[Tensor]
+    outputs: list[Output]
+
+    def replay(self, args: Sequence[Any], ints: Sequence[int], updates: Sequence[Update]) -> list[Any]:
+        """Run the step on ``args`` and return results that outlive the next replay."""
+        self.bound.write(args, ints)
+        if updates:
+            self.graph.update(updates)
+        self.graph.replay()
+        # A replay writes to memory without telling autograd's version counters.
+        torch._C._increment_version(self.written)
+        return [
+            hand_out(args, result) for hand_out, result in zip(self.outputs, self.graph.outputs, strict=True)
+        ]

@@ -1,0 +1,127 @@
+"""Unmodified Hugging Face models on device "npu" in bfloat16, lowered, with and without capture."""
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel, WhisperConfig, WhisperForConditionalGeneration
+
+from npu_compile import last_report
+from tests.npu_compile.runtime.capturing import Decoded, decode, prompt_of, tiny_model
+from tests.softnpu import softnpu
+
+STEPS, BATCH = 24, 2
+NEAR_TIE = 0.02
+"""Tokens are compared where the two best logits are further apart than this."""
+OPTIONS = [pytest.param({}, id="eager"), pytest.param({"capture": True}, id="capture")]
+
+
+def assert_as_good_as_plain_bfloat16(got: Tensor, plain: Tensor, exact: Tensor) -> None:
+    """At most twice the error of the model in plain bfloat16 on the CPU, and one rounding of the result."""
+    error = (got.double() - exact.double()).abs().max()
+    plain_error = (plain.double() - exact.double()).abs().max()
+    rounding = exact.abs().max().double() * 2**-8
+    assert error <= 2 * plain_error + rounding, f"{error} > 2 * {plain_error}"
+
+
+def assert_tokens(got: Decoded, plain: Decoded) -> None:
+    best = plain.logits.topk(2, -1).values
+    clear = best[..., 0] - best[..., 1] > NEAR_TIE
+    assert clear.float().mean() > 0.3
+    assert torch.equal(got.tokens[clear], plain.tokens[clear])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+def test_decoding(family: str, options: dict) -> None:
+    torch.compiler.reset()
+    model = tiny_model(family)
+    exact = decode(model, model, prompt_of(BATCH), STEPS)
+    model = model.to(torch.bfloat16)
+    plain = decode(model, model, prompt_of(BATCH), STEPS, forced=exact.tokens)
+    model = model.to("npu")
+    compiled = torch.compile(model, backend="ascend_fia", options=options, fullgraph=True)
+    with softnpu.launches() as names:
+        got = decode(model, compiled, prompt_of(BATCH), STEPS, forced=exact.tokens)
+    assert_as_good_as_plain_bfloat16(got.logits, plain.logits, exact.logits)
+    assert_tokens(got, plain)
+    assert any("fused_infer_attention" in name for name in names)
+    report = last_report()
+    assert not report.left
+    assert {graph.target for graph in report.graphs} == {"ascend910b"}
+
+
+@pytest.mark.parametrize("seed", range(1, 31))
+def test_decoding_under_lazy_schedules(seed: int) -> None:
+    model, compiled, expected = _llama_and_its_results()
+    with softnpu.lazy(seed):
+        got = decode(model, compiled, prompt_of(BATCH), 5, forced=expected.tokens)
+    torch.testing.assert_close(got.logits, expected.logits, atol=0, rtol=0)
+
+
+_made: list[tuple] = []
+
+
+def _llama_and_its_results() -> tuple:
+    """A captured llama on the NPU and what it gives in an ordinary schedule; made once."""
+    if not _made:
+        torch.compiler.reset()
+        model = tiny_model("llama").to("npu", torch.bfloat16)
+        compiled = torch.compile(model, backend="ascend_fia", options={"capture": True}, fullgraph=True)
+        _made.append((model, compiled, decode(model, compiled, prompt_of(BATCH), 5)))
+    return _made[0]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_bert(options: dict) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = BertModel(BertConfig(vocab_size=97, **sizes)).eval()
+    ids = torch.randint(1, 97, (3, 17))
+    mask = (torch.arange(17) < torch.tensor([[17], [9], [4]])).long()
+    with torch.no_grad():
+        exact = model(ids, attention_mask=mask).last_hidden_state
+        model = model.to(torch.bfloat16)
+        plain = model(ids, attention_mask=mask).last_hidden_state
+        model = model.to("npu")
+        compiled = torch.compile(model, backend="ascend_fia", options=options, fullgraph=True)
+        for _ in range(3):
+            got = compiled(ids.npu(), attention_mask=mask.npu()).last_hidden_state.cpu()
+    valid = mask.bool()
+    assert_as_good_as_plain_bfloat16(got[valid], plain[valid], exact[valid])
+    assert last_report().lowered
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_whisper(options: dict) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(4)
+    config = WhisperConfig(
+        vocab_size=97,
+        d_model=64,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=96,
+        decoder_ffn_dim=96,
+        num_mel_bins=8,
+        max_source_positions=30,
+        max_target_positions=40,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+    )
+    model = WhisperForConditionalGeneration(config).eval()
+    features, ids = torch.randn(2, 8, 60), torch.randint(3, 97, (2, 9))
+    with torch.no_grad():
+        exact = model(input_features=features, decoder_input_ids=ids).logits
+        model = model.to(torch.bfloat16)
+        plain = model(input_features=features.bfloat16(), decoder_input_ids=ids).logits
+        model = model.to("npu")
+        compiled = torch.compile(model, backend="ascend_fia", options=options)
+        for _ in range(3):
+            got = compiled(input_features=features.npu().bfloat16(), decoder_input_ids=ids.npu()).logits.cpu()
+    assert_as_good_as_plain_bfloat16(got, plain, exact)
+    assert last_report().lowered
