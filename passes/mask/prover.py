@@ -148,8 +148,7 @@ class Prover:
         if linear.const + sum(self._bound(atom, c) for atom, c in symbols.items()) >= 0:
             return True
         expr = sum((atom * c for atom, c in symbols.items()), sympy.Integer(linear.const))
-        example = env.size_hint(expr, allow_none=True)
-        if example is not None and example < 0:  # false there, so there is nothing to prove
+        if _fails_on_examples(expr, env):
             return False
         return env._maybe_evaluate_static(sympy.Ge(expr, 0)) == sympy.true
 
@@ -178,3 +177,13 @@ def _shape_env(graph: fx.Graph) -> Any:
                 if isinstance(dim, torch.SymInt):
                     return dim.node.shape_env
     return None
+
+
+def _fails_on_examples(expr: sympy.Expr, env: Any) -> bool:
+    """Whether ``expr >= 0`` is false for the sizes of the trace: then there is nothing to prove.
+
+    They never count in favour of a proof. Older torch names them ``var_to_val``.
+    """
+    sizes = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+    example = expr.xreplace(sizes)
+    return bool(example.is_number and example < 0)

@@ -14,6 +14,7 @@ from npu_compile.passes.mask.emit import MaskEmitter
 from npu_compile.passes.mask.evaluate import Evaluation
 from npu_compile.passes.mask.meaning import MaskAnalyser, MaskMeaning
 from npu_compile.passes.mask.plan import MaskPlan, plan_mask
+from npu_compile.passes.normalise import normalise
 from npu_compile.passes.site import MaskTerm, ScoreShape
 from tests.passes.mask.oracle import implied_keep, operator
 
@@ -39,12 +40,37 @@ def trace(function: Callable[..., Any], *inputs: Any, symbolic: bool = False) ->
     return Traced(module, inputs, tuple(masks) if isinstance(masks, (tuple, list)) else (masks,))
 
 
+def compiled(function: Callable[..., Any], *inputs: Any, dynamic: bool | None = False) -> Traced:
+    """The normalised graph of ``function`` under ``torch.compile``; (B, 1, Q, K) outputs are the masks."""
+    found: list[Traced] = []
+
+    def backend(module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        graph_module = normalise(module, examples).module
+        output = next(iter(reversed(graph_module.graph.nodes)))
+        masks = [n for n in output.args[0] if isinstance(n, fx.Node) and _is_mask(n.meta["val"])]
+        held = tuple(x.node.hint if isinstance(x, torch.SymInt) else x.clone() for x in examples)
+        found.append(Traced(graph_module, held, tuple(masks)))
+        return module.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(function, backend=backend, dynamic=dynamic, fullgraph=True)(*inputs)
+    (traced,) = found
+    return traced
+
+
+def _is_mask(output: Tensor) -> bool:
+    return output.ndim == 4 and output.shape[1] == 1
+
+
 def term(node: fx.Node, kind: str | None = None, fill: float = float("-inf")) -> MaskTerm:
     return MaskTerm(kind or ("keep" if node.meta["val"].dtype == torch.bool else "add"), node, fill)
 
 
 @dataclass
 class Result:
+    masks: list[Tensor]
+    """What the program's own subgraph computes."""
     meaning: MaskMeaning
     plan: MaskPlan
     keep: Tensor
@@ -99,10 +125,10 @@ def run(
     traced.module.recompile()
     capture = _Capture(traced.module, garbage_collect_values=False)
     given = [x.clone() if isinstance(x, Tensor) else x for x in (inputs or traced.inputs)]
-    results = capture.run(*given)[len(traced.masks) :]
+    outputs = capture.run(*given)
+    masks, results = list(outputs[: len(traced.masks)]), outputs[len(traced.masks) :]
     for node, held in zip(emitted, results, strict=True):
-        assert node is None or tuple(node.meta["val"].shape) == tuple(held.shape) or shape.query is not query
-        assert node is None or node.meta["val"].dtype == held.dtype
+        assert node is None or _matches(node.meta["val"], held)
     lengths, mask, bias, mean_rows, void_rows = results
     assert (mask is not None) == (plan.atten_mask == "explicit")
     if lengths is not None:
@@ -113,7 +139,13 @@ def run(
     band = (plan.sparse_mode, plan.pre_tokens, plan.next_tokens)
     implied = implied_keep(*band, mask, counts, batch, query, key)
     keep = Evaluation((batch, heads, query, key), capture.seen, capture.symbols).keep(meaning.keep)
-    return Result(meaning, plan, keep, implied, counts, mask, bias, mean_rows, void_rows, traced)
+    return Result(masks, meaning, plan, keep, implied, counts, mask, bias, mean_rows, void_rows, traced)
+
+
+def _matches(fake: Tensor, held: Tensor) -> bool:
+    """Whether a fake value foretold dtype and shape; symbolic sizes can be anything."""
+    pairs = zip(fake.shape, held.shape, strict=True)
+    return fake.dtype == held.dtype and all(isinstance(s, torch.SymInt) or s == r for s, r in pairs)
 
 
 class _Capture(fx.Interpreter):
