@@ -15,6 +15,9 @@ from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.site import AttentionSite, Views
 from npu_compile.passes.values import aten, same, value
 
+HEAD_DIM_STEP = 16
+"""What a device's head dims are multiples of."""
+
 FIA = "npu_fused_infer_attention_score"
 
 
@@ -53,8 +56,24 @@ def candidates(
     site: AttentionSite, operands: Operands, masks: MaskArguments, target: Target
 ) -> Iterator[CallForm]:
     """Forms to try in order. Off the CPU, inputs that are not contiguous in the layout are copied."""
+    if target is not Target.CPU:
+        operands = _one_head_dim(operands)
     for layout in _layouts(operands, target):
         yield _fia(site, operands, masks, layout, target)
+
+
+def _one_head_dim(operands: Operands) -> Operands:
+    """Query, key and value with the one D that a device demands: filled up with zeros, which add nothing."""
+    nodes = (operands.query, operands.key, operands.value)
+    widest = max(value(node).shape[-1] for node in nodes)
+    wanted = -(-widest // HEAD_DIM_STEP) * HEAD_DIM_STEP
+    query, key, value_ = (_filled(node, wanted) for node in nodes)
+    return Operands(query, key, value_)
+
+
+def _filled(node: fx.Node, width: int) -> fx.Node:
+    missing = width - value(node).shape[-1]
+    return node if missing == 0 else call(node.graph, aten.constant_pad_nd.default, node, [0, missing])
 
 
 def _layouts(operands: Operands, target: Target) -> list[str]:
@@ -92,7 +111,11 @@ def _fia(
         "input_layout": layout,
         **masks.plain,
     }
-    return CallForm(FIA, {**tensors, **masks.tensors}, plain, to_bnsd)
+    notes: tuple[str, ...] = ()
+    if value(operands.value).shape[-1] != site.value_head_dim:
+        to_bnsd = (*to_bnsd, (aten.slice.Tensor, (3, 0, site.value_head_dim)))
+        notes = (f"value filled up from D {site.value_head_dim} to {value(operands.value).shape[-1]}",)
+    return CallForm(FIA, {**tensors, **masks.tensors}, plain, to_bnsd, notes)
 
 
 def is_contiguous(fake: torch.Tensor) -> bool:

@@ -62,7 +62,8 @@ class MlaLowering:
             form = self._legal(choice, mla, masks)
             if isinstance(form, CallForm):
                 return form, tuple(notes)
-            notes.append(f"not {choice}: {form}")
+            if form != why:
+                notes.append(f"not {choice}: {form}")
         return None, tuple(notes)
 
     def finish(self) -> None:
@@ -72,19 +73,28 @@ class MlaLowering:
 
     def _legal(self, choice: Choice, mla: MlaSite, masks: MaskArguments) -> CallForm | str:
         """The call, or why it can't be made."""
+        if choice == "absorb" and (many := self._too_many(mla)) is not None:
+            return many
         try:
             form = _FORMS[choice](mla, masks, self._target, self._shared)
         except Declined as reason:
             return str(reason)
         return illegal(form, self._target) or form
 
+    def _too_many(self, mla: MlaSite) -> str | None:
+        """Why the device doesn't take so many query tokens in the absorbed form, or None."""
+        tokens = mla.attention.scores.query
+        if self._target is Target.CPU or (isinstance(tokens, int) and tokens <= MOST_ABSORBED_QUERIES):
+            return None
+        return f"{tokens} query tokens, and latents take at most {MOST_ABSORBED_QUERIES}"
+
     def _preferred(self, mla: MlaSite) -> tuple[Choice, str]:
         """The form to try first, and why."""
         if self._choice != "auto":
             return self._choice, "asked for"
+        if (many := self._too_many(mla)) is not None:
+            return "expand", many
         scores = mla.attention.scores
-        if self._target is not Target.CPU and not _at_most(scores.query, MOST_ABSORBED_QUERIES):
-            return "expand", f"more than {MOST_ABSORBED_QUERIES} query tokens"
         sizes = Sizes(
             _typical(scores.query),
             _typical(scores.key),
@@ -100,7 +110,3 @@ class MlaLowering:
 def _typical(dim: Dim) -> int:
     """A size, for a symbolic one that which was seen when tracing."""
     return dim if isinstance(dim, int) else int(dim.node.hint or 1)
-
-
-def _at_most(dim: Dim, limit: int) -> bool:
-    return isinstance(dim, int) and dim <= limit

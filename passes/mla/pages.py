@@ -28,10 +28,11 @@ def block_size(tokens: Dim) -> int:
 
 def in_blocks(graph: fx.Graph, shared: Shared, node: fx.Node, block: int) -> fx.Node:
     """(B, 1, S, D) as (blocks, 1, block, D)."""
-    tokens, width = shape(node)[2:]
+    batch, _, tokens, width = shape(node)
     missing: Any = -tokens % block if isinstance(tokens, int) else _missing(shared, tokens, block)
     if missing != 0:
-        node = call(graph, aten.constant_pad_nd.default, node, [0, 0, 0, missing])
+        filling = call(graph, aten.new_zeros.default, node, [shared.number(batch), 1, missing, width])
+        node = call(graph, aten.cat.default, [node, filling], 2)
     return call(graph, aten.view.default, contiguous(graph, node), [-1, 1, block, width])
 
 
