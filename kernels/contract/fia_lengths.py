@@ -60,14 +60,24 @@ def range_query(values: FiaValues) -> Any:
     return None if call.layout.packed or call.decode else out_of_range(values.query, call.sizes.seq)
 
 
-@rule(
-    "fia.lengths.range.kv",
-    "actual_seq_lengths_kv",
-    "lengths are per request, within 0 and key's S; with a block_table within its columns * block_size",
-)
+@rule("fia.lengths.range.kv", "actual_seq_lengths_kv", "lengths per request are within 0 and key's S")
 def range_kv(values: FiaValues) -> Any:
     call = values.call
-    return out_of_range(values.kv, call.kv_capacity) if call.paged or not call.layout.packed else None
+    if call.paged:
+        return out_of_range(values.kv)
+    return None if call.layout.packed else out_of_range(values.kv, call.kv_capacity)
+
+
+@rule(
+    "fia.block_table.columns",
+    "block_table",
+    "a row of it covers the longest of the key lengths, which are per request, not cumulative",
+)
+def columns(values: FiaValues) -> Any:
+    call, table = values.call, values.call.tensor("block_table")
+    if table is None or not values.kv or not proven(call.kv_capacity < max(values.kv)):
+        return None
+    return f"{table} with blocks of {call['block_size']}, for {max(values.kv)} keys"
 
 
 CUMULATIVE = "lengths of packed tokens are cumulative: they don't decrease, and the last is T"
@@ -167,6 +177,7 @@ RULES = (
     integers_kv,
     range_query,
     range_kv,
+    columns,
     cumulative_query,
     cumulative_kv,
     causal_packed,

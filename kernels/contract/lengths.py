@@ -13,11 +13,11 @@ def per_request(ends: list[int] | None) -> list[int] | None:
     return None if ends is None else [b - a for a, b in pairwise([0, *ends])]
 
 
-def out_of_range(lengths: list[int] | None, most: Any) -> str | None:
-    """Lengths per request that aren't within 0 and ``most``, as a message shows them."""
-    if lengths is None or all(x >= 0 and not proven(x > most) for x in lengths):
+def out_of_range(lengths: list[int] | None, most: Any = None) -> str | None:
+    """Lengths per request that are negative or above ``most``, if that is given, as a message shows them."""
+    if lengths is None or all(x >= 0 and not (most is not None and proven(x > most)) for x in lengths):
         return None
-    return f"{_short(lengths)}, with at most {most}"
+    return _short(lengths) if most is None else f"{_short(lengths)}, with at most {most}"
 
 
 def not_cumulative(ends: list[int] | None, total: Any) -> str | None:

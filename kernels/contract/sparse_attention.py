@@ -10,7 +10,8 @@ from ..targets import Target
 from .call import differing, strided
 from .facts import proven, unequal
 from .rule import A2_A3, DEVICES, rule
-from .sparse_call import SparseCall, SparseValues
+from .sparse_call import SparseCall
+from .sparse_values import SparseValues
 
 HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128)

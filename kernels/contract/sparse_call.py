@@ -13,8 +13,7 @@ import torch
 
 from ..layouts import Size
 from .call import Call
-from .facts import TensorFacts, host_tensor, int_values, proven
-from .lengths import bad_block, not_cumulative, out_of_range
+from .facts import TensorFacts, proven
 from .rule import DEVICES, rule
 
 RANKS = {"BSND": 4, "TND": 3, "PA_BSND": 4}
@@ -189,49 +188,6 @@ def tokens(call: SparseCall) -> Any:
     return f"{given[0]} with next_tokens {given[1]}" if given != (UNLIMITED, UNLIMITED) else None
 
 
-class SparseValues:
-    def __init__(self, call: SparseCall, arguments: Mapping[str, Any]) -> None:
-        self.call = call
-        self.argument_name = call.argument_name
-        self.query = int_values(arguments.get("actual_seq_lengths_query"))
-        self.key = int_values(arguments.get(call.key_lengths))
-        self.block_table = host_tensor(arguments.get("block_table"))
-        self.sparse_indices = host_tensor(arguments.get("sparse_indices"))
-
-
-@rule("sparse.lengths.query", "actual_seq_lengths_query", "TND: cumulative, up to T; BSND: within 0 and S")
-def query_values(values: SparseValues) -> Any:
-    call = values.call
-    if call.layout_query == "TND":
-        return not_cumulative(values.query, call.per_token[0])
-    return out_of_range(values.query, call.per_token[1])
-
-
-@rule(
-    "sparse.lengths.key",
-    "key_lengths",
-    "TND: cumulative, up to T; BSND and PA_BSND: per request, within the keys",
-)
-def key_values(values: SparseValues) -> Any:
-    call, key = values.call, values.call.tensor("key")
-    if call.layout_key == "TND":
-        return not_cumulative(values.key, key.shape[0])
-    most = key.shape[1] * call.tensor("block_table").shape[1] if call.paged else key.shape[1]
-    return out_of_range(values.key, most)
-
-
-@rule(
-    "sparse.block_table.ids",
-    "block_table",
-    "the block ids that lengths reach are within 0 and the cache's blocks",
-)
-def block_ids(values: SparseValues) -> Any:
-    if not values.call.paged:
-        return None
-    blocks, size = values.call.tensor("key").shape[:2]
-    return bad_block(values.block_table, values.key, size, blocks)
-
-
 FORM = (
     layout_query,
     layout_key,
@@ -255,4 +211,3 @@ RULES = (
     sparse_mode,
     tokens,
 )
-VALUE_RULES = (query_values, key_values, block_ids)

@@ -24,6 +24,7 @@ from . import (
     merge,
     sparse_attention,
     sparse_call,
+    sparse_values,
 )
 from .call import Call, Values
 from .fia_call import FiaCall
@@ -64,8 +65,8 @@ def _sparse(op: str, side: str, rules: Rules, value_rules: Rules = ()) -> Spec:
         op,
         partial(sparse_call.SparseCall, side=side),
         ((unavailable, *sparse_call.FORM), (*sparse_call.RULES, *rules)),
-        sparse_call.SparseValues,
-        (*sparse_call.VALUE_RULES, *value_rules),
+        sparse_values.SparseValues,
+        (*sparse_values.RULES, *value_rules),
     )
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A call that breaks a rule, and the argument that the refusal names."""
+
+    op: str
+    args: dict[str, Any]
+    argument: str
+    target: str = "cpu"
+    """Where the rule holds; most hold everywhere."""
+
 
 FIA = "npu_fused_infer_attention_score"
 FIA_V2 = "npu_fused_infer_attention_score_v2"
@@ -134,168 +147,8 @@ def v2(args: dict[str, Any]) -> dict[str, Any]:
     return {V2.get(name, name): value for name, value in args.items()}
 
 
-def indexer(b: int = 2, q: int = 3, s: int = 20, n: int = 8, d: int = 128, **more: Any) -> dict[str, Any]:
-    dtype = torch.float16
-    return {
-        "query": zeros(b, q, n, d, dtype=dtype),
-        "key": zeros(b, s, 1, d, dtype=dtype),
-        "weights": zeros(b, q, n, dtype=dtype),
-        "sparse_count": 8,
-        **more,
-    }
-
-
 def lengths(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
-
-
-def paged_keys(args: dict[str, Any], side: str = "key", size: int = 16) -> dict[str, Any]:
-    """The same indexer or sparse attention call on a paged cache of 5 blocks."""
-    kind = args["key"]
-    cache = zeros(5, size, 1, kind.shape[-1], dtype=kind.dtype)
-    more = {"key": cache, f"layout_{side}": "PA_BSND", f"actual_seq_lengths_{side}": lengths(20, 6)}
-    more |= {"block_table": table([4, 1], [0, 3])}
-    if "value" in args:
-        more["value"] = cache
-    if args.get("key_rope") is not None:
-        more["key_rope"] = zeros(5, size, 1, args["key_rope"].shape[-1])
-    return {**args, **more}
-
-
-def sparse(
-    b: int = 2, q: int = 3, s: int = 20, n: int = 4, d: int = 512, count: int = 4, **more: Any
-) -> dict[str, Any]:
-    key = zeros(b, s, 1, d)
-    return {
-        "query": zeros(b, q, n, d),
-        "key": key,
-        "value": key,
-        "sparse_indices": lengths(*range(count)).repeat(b, q, 1, 1),
-        "scale_value": 0.07,
-        "query_rope": zeros(b, q, n, 64),
-        "key_rope": zeros(b, s, 1, 64),
-        "attention_mode": 2,
-        **more,
-    }
-
-
-def kv_quant_sparse(
-    b: int = 2, q: int = 3, s: int = 20, n: int = 4, count: int = 4, **more: Any
-) -> dict[str, Any]:
-    key = zeros(b, s, 1, 656, dtype=torch.int8)
-    return {
-        "query": zeros(b, q, n, 576),
-        "key": key,
-        "value": key,
-        "sparse_indices": lengths(*range(count)).repeat(b, q, 1, 1),
-        "scale_value": 0.07,
-        "key_quant_mode": 2,
-        "value_quant_mode": 2,
-        "attention_mode": 2,
-        **more,
-    }
-
-
-def quant_indexer(**more: Any) -> dict[str, Any]:
-    args = indexer()
-    half, int8 = torch.float16, torch.int8
-    return {
-        "query": zeros(*args["query"].shape, dtype=int8),
-        "key": zeros(*args["key"].shape, dtype=int8),
-        "weights": args["weights"],
-        "query_dequant_scale": zeros(2, 3, 8, dtype=half),
-        "key_dequant_scale": zeros(2, 20, 1, dtype=half),
-        "query_quant_mode": 0,
-        "key_quant_mode": 0,
-        **more,
-    }
-
-
-def update(parts: int = 3, rows: int = 7, d: int = 64, **more: Any) -> dict[str, Any]:
-    lse = [zeros(rows, dtype=torch.float32) for _ in range(parts)]
-    return {"lse": lse, "local_out": [zeros(rows, d) for _ in range(parts)], "update_type": 1, **more}
-
-
-def ring(**more: Any) -> dict[str, Any]:
-    names = ("prev_softmax_max", "prev_softmax_sum", "cur_softmax_max", "cur_softmax_sum")
-    statistics = {name: zeros(2, 2, 4, 8, dtype=torch.float32) for name in names}
-    return {"prev_attn_out": zeros(4, 2, 32), "cur_attn_out": zeros(4, 2, 32), **statistics, **more}
-
-
-def scatter_pa(**more: Any) -> dict[str, Any]:
-    return {
-        "key": zeros(3, 2, 32),
-        "value": zeros(3, 2, 64),
-        "key_cache": zeros(4, 16, 2, 32),
-        "value_cache": zeros(4, 16, 2, 64),
-        "slot_mapping": lengths(17, 0, 63),
-        "cache_mode": "Norm",
-        **more,
-    }
-
-
-def gather_pa(**more: Any) -> dict[str, Any]:
-    return {
-        "key_cache": zeros(4, 16, 2, 32),
-        "value_cache": zeros(4, 16, 2, 64),
-        "block_tables": table([0, 1], [2, 3]),
-        "seq_lens": lengths(17, 3),
-        "key": zeros(20, 2, 32),
-        "value": zeros(20, 2, 64),
-        **more,
-    }
-
-
-def kv_rmsnorm(**more: Any) -> dict[str, Any]:
-    return {
-        "kv": zeros(2, 1, 3, 576),
-        "gamma": zeros(512),
-        "cos": zeros(2, 1, 3, 64),
-        "sin": zeros(2, 1, 3, 64),
-        "index": torch.arange(6).view(2, 3),
-        "k_cache": zeros(2, 1, 20, 64),
-        "ckv_cache": zeros(2, 1, 20, 512),
-        **more,
-    }
-
-
-def scatter_nd(**more: Any) -> dict[str, Any]:
-    return {
-        "input": zeros(4, 5, 6),
-        "indices": torch.tensor([[0, 1], [3, 4], [2, 2]]),
-        "updates": zeros(3, 6),
-        **more,
-    }
-
-
-def prolog(**more: Any) -> dict[str, Any]:
-    heads, dim, latent, rope, low, hidden, tokens = 8, 128, 512, 64, 96, 256, 5
-    return {
-        "token_x": zeros(tokens, hidden),
-        "weight_dq": zeros(hidden, low),
-        "weight_uq_qr": zeros(low, heads * (dim + rope)),
-        "weight_uk": zeros(heads, dim, latent),
-        "weight_dkv_kr": zeros(hidden, latent + rope),
-        "rmsnorm_gamma_cq": zeros(low),
-        "rmsnorm_gamma_ckv": zeros(latent),
-        "rope_sin": zeros(tokens, rope),
-        "rope_cos": zeros(tokens, rope),
-        "kv_cache": zeros(4, 16, 1, latent),
-        "kr_cache": zeros(4, 16, 1, rope),
-        "cache_index": torch.arange(tokens),
-        **more,
-    }
-
-
-def fusion(**more: Any) -> dict[str, Any]:
-    return {
-        "query": zeros(2, 4, 5, 64),
-        "key": zeros(2, 2, 9, 64),
-        "value": zeros(2, 2, 9, 64),
-        "head_num": 4,
-        "input_layout": "BNSD",
-        **more,
-    }
 
 
 def full_quant(**more: Any) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from npu_compile.kernels.contract import check
 from npu_compile.kernels.targets import Target
 
 from . import contract_calls as calls
+from . import contract_calls_around as around
+from . import contract_calls_sparse as sparse
 from .contract_calls import FIA, FIA_V2, causal, zeros
 
 EVERYWHERE = ("cpu", "ascend910b", "ascend910_93", "ascend950")
@@ -100,31 +102,31 @@ LEGAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         calls.paged(atten_mask=zeros(1, 1, 1, 384, dtype=torch.bool)),
         CPU,
     ),
-    "indexer": ("npu_lightning_indexer", calls.indexer(), EVERYWHERE),
-    "indexer, paged": ("npu_lightning_indexer", calls.paged_keys(calls.indexer()), EVERYWHERE),
-    "quantised indexer": ("npu_quant_lightning_indexer", calls.quant_indexer(), EVERYWHERE),
-    "sparse attention": ("npu_sparse_flash_attention", calls.sparse(), EVERYWHERE),
+    "indexer": ("npu_lightning_indexer", sparse.indexer(), EVERYWHERE),
+    "indexer, paged": ("npu_lightning_indexer", sparse.paged_keys(sparse.indexer()), EVERYWHERE),
+    "quantised indexer": ("npu_quant_lightning_indexer", sparse.quant_indexer(), EVERYWHERE),
+    "sparse attention": ("npu_sparse_flash_attention", sparse.sparse(), EVERYWHERE),
     "sparse attention, paged": (
         "npu_sparse_flash_attention",
-        calls.paged_keys(calls.sparse(), "kv"),
+        sparse.paged_keys(sparse.sparse(), "kv"),
         EVERYWHERE,
     ),
     "sparse attention, quantised": (
         "npu_kv_quant_sparse_flash_attention",
-        calls.kv_quant_sparse(),
+        sparse.kv_quant_sparse(),
         EVERYWHERE,
     ),
-    "merge": ("npu_attention_update", calls.update(), EVERYWHERE),
-    "ring merge": ("npu_ring_attention_update", calls.ring(), EVERYWHERE),
-    "cache write": ("npu_scatter_pa_kv_cache", calls.scatter_pa(), EVERYWHERE),
+    "merge": ("npu_attention_update", around.update(), EVERYWHERE),
+    "ring merge": ("npu_ring_attention_update", around.ring(), EVERYWHERE),
+    "cache write": ("npu_scatter_pa_kv_cache", around.scatter_pa(), EVERYWHERE),
     "cache write in NZ": (
         "npu_scatter_pa_kv_cache",
-        calls.scatter_pa(key_cache=zeros(4, 4, 16, 16), value_cache=zeros(4, 8, 16, 16), cache_mode="PA_NZ"),
+        around.scatter_pa(key_cache=zeros(4, 4, 16, 16), value_cache=zeros(4, 8, 16, 16), cache_mode="PA_NZ"),
         EVERYWHERE,
     ),
-    "cache read": ("npu_gather_pa_kv_cache", calls.gather_pa(), EVERYWHERE),
-    "latent cache write": ("npu_kv_rmsnorm_rope_cache", calls.kv_rmsnorm(), EVERYWHERE),
-    "scatter": ("npu_scatter_nd_update_", calls.scatter_nd(), EVERYWHERE),
+    "cache read": ("npu_gather_pa_kv_cache", around.gather_pa(), EVERYWHERE),
+    "latent cache write": ("npu_kv_rmsnorm_rope_cache", around.kv_rmsnorm(), EVERYWHERE),
+    "scatter": ("npu_scatter_nd_update_", around.scatter_nd(), EVERYWHERE),
     "norm": ("npu_rms_norm", {"input": zeros(3, 5, 64), "gamma": zeros(64)}, EVERYWHERE),
     "add and norm": (
         "npu_add_rms_norm",
@@ -146,8 +148,8 @@ LEGAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"input": zeros(8, 7, 512), "weight": zeros(8, 512, 128)},
         EVERYWHERE,
     ),
-    "prolog": ("npu_mla_prolog_v3", calls.prolog(), EVERYWHERE),
-    "training attention": ("npu_fusion_attention", calls.fusion(), EVERYWHERE),
+    "prolog": ("npu_mla_prolog_v3", around.prolog(), EVERYWHERE),
+    "training attention": ("npu_fusion_attention", around.fusion(), EVERYWHERE),
 }
 
 

@@ -12,7 +12,8 @@ import npu_compile  # noqa: F401  defines torch.ops.npu
 from npu_compile.kernels.contract import SPECS, ContractError, check, require
 from npu_compile.kernels.targets import Target
 
-from .contract_calls import FIA, FIA_V2, dense, packed, scatter_pa, v2, zeros
+from .contract_calls import FIA, FIA_V2, dense, packed, v2, zeros
+from .contract_calls_around import scatter_pa
 from .contract_refusals import REFUSALS
 
 RULES = {rule.id: rule for spec in SPECS.values() for rule in spec.rules()}

@@ -14,7 +14,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from npu_compile.kernels.contract import check
 
-from .contract_calls import FIA, causal, dense, lengths, packed, paged, paged_keys, sparse
+from .contract_calls import FIA, causal, dense, lengths, packed, paged
+from .contract_calls_sparse import paged_keys, sparse
 from .contract_refusals import REFUSALS
 from .test_contract_legal import LEGAL
 
