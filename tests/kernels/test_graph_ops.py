@@ -269,7 +269,7 @@ def test_the_causal_mask_is_real_inside_a_trace() -> None:
 
 
 def test_the_graph_operator_adds_little() -> None:
-    """Generous, since other work may share the machine; benchmarks/kernels.py has the figures."""
+    """A generous bound, since other work may share the machine."""
     q, k, v = qkv()
     lengths = torch.tensor([17, 9, 5])
 
