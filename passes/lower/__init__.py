@@ -43,7 +43,7 @@ def lower(
     module: fx.GraphModule, found: Recognition, target: Target, specialist: Specialist | None = None
 ) -> tuple[SiteOutcome, ...]:
     """Rewrite the sites of ``module`` in place; one outcome a site or refusal, in program order."""
-    masks = MaskLowering(module, target)
+    masks = MaskLowering(module)
     outcomes: dict[fx.Node, SiteOutcome] = {r.node: refused(r) for r in found.refusals}
     # Last first: a site may read the output of an earlier one, which must still be in the graph then.
     for site in reversed(found.sites):

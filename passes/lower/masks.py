@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from npu_compile.kernels.causal_mask import causal_mask
-from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call, fake_mode_of
 from npu_compile.passes.mask.emit import MaskEmitter
 from npu_compile.passes.mask.meaning import MaskAnalyser, MaskNotExpressible
@@ -41,10 +40,9 @@ class MaskArguments:
 class MaskLowering:
     """Emits the mask arguments of a graph's sites; what layers share is emitted once."""
 
-    def __init__(self, module: fx.GraphModule, target: Target) -> None:
+    def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
         self._graph = module.graph
-        self._target = target
         self._analyser = MaskAnalyser(module.graph)
         self._emitters: dict[torch.device, MaskEmitter] = {}
         self._shared: dict[object, fx.Node] = {}
@@ -102,23 +100,17 @@ class MaskLowering:
         return self._once(("host", lengths), emit)
 
     def _pse_shift(self, bias: fx.Node, site: AttentionSite) -> fx.Node:
-        """``bias`` as (B or 1, N, Q, K), in the dtype of the query where the operator insists on it."""
-        scores, dtype = site.scores, value(site.query.node).dtype
-        own = shape(bias)
+        """``bias`` as (B or 1, N, Q, K): the operator does not broadcast it over heads or rows."""
+        scores, own = site.scores, shape(bias)
         batch = scores.batch if len(own) == 4 and not same(own[0], 1) else 1
 
         def emit() -> fx.Node:
-            node = bias
             with self._graph.inserting_after(bias):
-                if self._target is not Target.CPU and value(bias).dtype != dtype:
-                    # A wider dtype's minimum would become -inf, and -inf in pse_shift NaN.
-                    limits = torch.finfo(dtype)
-                    node = call(self._graph, aten.clamp.default, node, limits.min, limits.max)
-                    node = call(self._graph, aten._to_copy.default, node, dtype=dtype)
-                sizes = [batch, scores.heads, scores.query, scores.key]
-                return call(self._graph, aten.expand.default, node, sizes)
+                return call(
+                    self._graph, aten.expand.default, bias, [batch, scores.heads, scores.query, scores.key]
+                )
 
-        return self._once(("pse", bias, dtype, str(batch), scores.heads), emit)
+        return self._once(("pse", bias, str(batch), scores.heads), emit)
 
     def _once(self, key: object, emit: Any) -> fx.Node:
         if key not in self._shared:
