@@ -12,13 +12,13 @@ from torch import fx
 from npu_compile.passes.mask import rules_arithmetic, rules_logic, rules_views  # noqa: F401  (registers the rules)
 from npu_compile.passes.mask.atoms import Causal, KeyBefore, KeyFrom, Predicate, Q, Window, origin
 from npu_compile.passes.mask.facts import learn_positions
-from npu_compile.passes.mask.formula import And, Compare, Formula, Or, conjunction, disjunction
+from npu_compile.passes.mask.formula import And, Compare, Formula, Or, conjunction, disjunction, substitute
 from npu_compile.passes.mask.interpret import Interpreter
 from npu_compile.passes.mask.linear import Linear, size
 from npu_compile.passes.mask.parts import MaskNotExpressible, Part, Splitter, removes
 from npu_compile.passes.mask.prover import Prover
 from npu_compile.passes.site import MaskTerm, ScoreShape
-from npu_compile.passes.values import Writes
+from npu_compile.passes.values import Writes, same
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class MaskAnalyser:
         parts = [part for term in masks for part in splitter.split(term)]
         shared = [part for part in parts if not part.per_head]
         kept = conjunction(part.keep for part in shared if part.keep is not None)
+        kept = substitute(kept, {i - 4: Linear() for i, n in enumerate(shape) if same(n, 1)})
         keep = Predicate.of(self.prover.simplify(_decided(kept, shape, self.prover), shape))
         unknown = any(part.keep is None for part in shared)
         empty = unknown or not every_row_keeps_a_key(keep, scores, self.prover)

@@ -49,6 +49,16 @@ def _expand(interpreter: Interpreter, node: fx.Node) -> Value:
     return source
 
 
+@rule(aten.repeat.default)
+def _repeat(interpreter: Interpreter, node: fx.Node) -> Value:
+    """Repetition along dimensions of size 1, which is what expanding does."""
+    sizes, counts = shape(source_of(node)), arguments(node)[1]
+    pairs = zip(reversed(sizes), reversed(counts), strict=False)
+    if not all(same(n, 1) or same(count, 1) for n, count in pairs):
+        raise Unknown
+    return _expand(interpreter, node)
+
+
 @rule(aten.unsqueeze.default)
 def _unsqueeze(interpreter: Interpreter, node: fx.Node) -> Value:
     rank = len(shape(node))
