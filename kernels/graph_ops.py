@@ -90,7 +90,7 @@ def _without_backward(name: str, kernel: Kernel) -> Kernel:
         if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
             raise RuntimeError(f"{NAMESPACE}::{name} has no backward; call it under torch.no_grad()")
         with torch._C._AutoDispatchBelowAutograd():
-            if type(query) is Tensor and query.is_cpu and not torch._C._len_torch_dispatch_stack():
+            if type(query) is Tensor and not query.is_meta and not torch._C._len_torch_dispatch_stack():
                 return kernel(query, key, value, **kwargs)  # where dispatching again would lead
             result: tuple[Tensor, Tensor] = graph_operator(query, key, value, **kwargs)
             return result

@@ -76,6 +76,7 @@ def test_lengths_reach_the_operator(dtype: torch.dtype) -> None:
     assert torch.equal(FIA(q, k, v, actual_seq_lengths_kv=strided, **HEADS)[0], out)
 
 
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
 def test_the_real_call_has_lengths_as_keywords_and_integers() -> None:
     q, k, v = qkv(q=3)
     seen: list[tuple[int, dict[str, Any]]] = []
@@ -207,8 +208,13 @@ def test_host_lengths_refuses(bad: torch.Tensor) -> None:
         torch.ops.ascend_fia.host_lengths(mode.from_tensor(bad))
 
 
-def test_host_lengths_passes_opcheck() -> None:
+def test_the_operators_pass_torchs_own_checks() -> None:
     torch.library.opcheck(torch.ops.ascend_fia.host_lengths.default, (torch.tensor([3, 1]),))
+    lengths = torch.tensor([17, 9, 5])
+    torch.library.opcheck(
+        FIA, qkv(q=3), {"actual_seq_lengths_kv": lengths, "softmax_lse_flag": True, **HEADS}
+    )
+    torch.library.opcheck(FIA_V2, qkv(), {"actual_seq_kvlen": lengths, **HEADS_V2})
 
 
 def test_host_reads_count() -> None:
