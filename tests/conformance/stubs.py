@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from .wheel import Unavailable
+from .wheel import Unavailable, one_at_a_time
 
 NEEDED = re.compile(r"\(NEEDED\).*\[(.+)\]")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
@@ -27,9 +27,15 @@ def build(site: Path) -> Path:
         if shutil.which(tool) is None:
             raise Unavailable(f"{tool} is needed to build stand-ins for CANN, and isn't here")
     folder = site / "stubs"
-    if (folder / "complete").exists():
-        return folder
-    folder.mkdir(exist_ok=True)
+    with one_at_a_time():
+        if not (folder / "complete").exists():
+            folder.mkdir(exist_ok=True)
+            _build(site, folder)
+            (folder / "complete").touch()
+    return folder
+
+
+def _build(site: Path, folder: Path) -> None:
     libraries = [*site.glob("torch_npu/_C*.so"), *site.glob("torch_npu/lib/*.so")]
     torch_libraries = [*Path(torch.__file__).parent.glob("lib/*.so*")]
     first, *others = missing_libraries(libraries, torch_libraries)
@@ -41,8 +47,6 @@ def build(site: Path) -> Path:
     empty.write_text("")
     for name in others:
         _library(folder / name, empty, "-Wl,--no-as-needed", str(folder / first))
-    (folder / "complete").touch()
-    return folder
 
 
 def missing_libraries(libraries: Iterable[Path], torch_libraries: Iterable[Path]) -> list[str]:

@@ -24,7 +24,7 @@ class Unavailable(Exception):
 
 def download(version: str) -> Path:
     """The wheel of torch-npu ``version`` for this Python. Raises Unavailable."""
-    with _one_at_a_time():
+    with one_at_a_time():
         found = _wheel(version)
         if found is None:
             command = [
@@ -52,7 +52,7 @@ def unpacked(version: str) -> Path:
     """A folder to put on PYTHONPATH that has torch-npu ``version`` and nothing else. Raises Unavailable."""
     wheel = download(version)
     folder = FOLDER / version
-    with _one_at_a_time():
+    with one_at_a_time():
         if not (folder / "complete").exists():
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(folder)
@@ -71,7 +71,7 @@ def _wheel(version: str) -> Path | None:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """Tests run in several processes, which share the folder."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with open(FOLDER / "lock", "w") as lock:
