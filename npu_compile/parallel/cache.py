@@ -37,9 +37,11 @@ class CacheStep:
         return cls(True, nothing[0], nothing)
 
     def to_prefill(self, prefix: Tensor) -> None:
+        torch._dynamo.maybe_mark_dynamic(prefix, 1)
         self.prefill, self.prefix = True, prefix
 
     def to_decode(self, rows: Tensor) -> None:
+        torch._dynamo.maybe_mark_dynamic(rows, 0)
         self.prefill, self.rows = False, rows
 
 
@@ -63,6 +65,8 @@ class ShardedLayer(CacheLayerMixin):
         rows = self.capacity + 1
         self.keys = key_states.new_zeros(self.batch, key_states.shape[1], rows, key_states.shape[-1])
         self.values = value_states.new_zeros(self.batch, value_states.shape[1], rows, value_states.shape[-1])
+        for tensor in (self.keys, self.values):
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
         self.is_initialized = True
 
     def update(
@@ -74,7 +78,7 @@ class ShardedLayer(CacheLayerMixin):
             if not self.is_initialized:
                 return key_states, value_states
             return self._after_prefix(self.keys, key_states), self._after_prefix(self.values, value_states)
-        sequences = torch.arange(self.batch, device=key_states.device)
+        sequences = torch.arange(self.keys.shape[0], device=key_states.device)
         self.keys[sequences, :, self.step.rows] = key_states[:, :, 0]
         self.values[sequences, :, self.step.rows] = value_states[:, :, 0]
         return self.keys, self.values

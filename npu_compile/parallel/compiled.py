@@ -49,16 +49,17 @@ class CompiledSteps:
 
     def decode(self, tokens: Tensor, positions: Tensor, local_lengths: Tensor, cache: Cache) -> Tensor:
         """Logits (B, V); ``tokens`` and ``positions`` are (B, 1), ``local_lengths`` (B,), all int64."""
-        arguments = (tensor.to(self._device) for tensor in (tokens, positions, local_lengths))
+        arguments = [tensor.to(self._device) for tensor in (tokens, positions, local_lengths)]
+        _mark_dynamic(*((tensor, 0) for tensor in arguments))
         logits: Tensor = self._decode(*arguments, cache)
         return logits[:, -1]
 
     def _prefill_with(self, compiled: Any, shard: Shard, cache: Cache, all_logits: bool) -> Tensor:
         input_ids, position_ids = shard.input_ids.to(self._device), shard.position_ids.to(self._device)
-        for tensor in (input_ids, position_ids):
-            torch._dynamo.maybe_mark_dynamic(tensor, 1)
         keep = torch.arange(input_ids.shape[1]) if all_logits else shard.last
-        logits: Tensor = compiled(input_ids, position_ids, keep.to(self._device), cache)
+        keep = keep.to(self._device)
+        _mark_dynamic((input_ids, 1), (position_ids, 1), (keep, 0))
+        logits: Tensor = compiled(input_ids, position_ids, keep, cache)
         return logits
 
     def _prefill(self, input_ids: Tensor, position_ids: Tensor, keep: Tensor, cache: Cache) -> Tensor:
@@ -83,3 +84,9 @@ class CompiledSteps:
         )
         logits: Tensor = output.logits
         return logits
+
+
+def _mark_dynamic(*dims: tuple[Tensor, int]) -> None:
+    """Sizes that differ from step to step: compile for all of them at once."""
+    for tensor, dim in dims:
+        torch._dynamo.maybe_mark_dynamic(tensor, dim)

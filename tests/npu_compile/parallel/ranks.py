@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 # The server imports once; each rank is a fork of it.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "transformers", "npu_compile.parallel"])
+_context.set_forkserver_preload(["torch", "transformers", "npu_compile.parallel.model", "torch._dynamo"])
 
 
 def run_ranks(world, function, *arguments, timeout=60, deadline=240):

@@ -1,0 +1,110 @@
+"""Hugging Face models over real ranks against the same model in one process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npu_compile import last_report
+from npu_compile.parallel import context_parallel
+
+from .ranks import results, run_ranks
+from .tiny import eager_logits, prompts_of, tiny
+
+STEPS = 16
+
+
+def _generate(rank, name, batches):
+    """Prefill and 16 greedy steps of each batch; the largest error of the logits."""
+    model = tiny(name)
+    parallel = context_parallel(model, max_length=64)
+    errors = []
+    for lengths in batches:
+        sequences = prompts_of(lengths)
+        parallel.reset()
+        logits = parallel.prefill(sequences)
+        assert parallel.fallback is None
+        for _ in range(STEPS):
+            expected = eager_logits(model, sequences)
+            errors.append((logits - expected).abs().max().item())
+            tokens = expected.argmax(-1)
+            assert torch.equal(logits.argmax(-1), tokens)
+            sequences = [torch.cat([old, new[None]]) for old, new in zip(sequences, tokens, strict=True)]
+            logits = parallel.decode(tokens)
+        errors.append((logits - eager_logits(model, sequences)).abs().max().item())
+    return max(errors), str(last_report())
+
+
+def check(name, ranks, batches):
+    for error, report in results(run_ranks(ranks, _generate, name, batches)):
+        assert error <= 1e-4
+        assert f"context parallel decode over {ranks} ranks" in report
+
+
+def test_llama_on_two_ranks():
+    check("llama", 2, [(17, 9), (31,)])
+
+
+def test_llama_on_four_ranks():
+    check("llama", 4, [(23, 9, 14)])
+
+
+def test_qwen3_moe_on_two_ranks():
+    check("qwen3_moe", 2, [(17, 9, 4)])
+
+
+def test_deepseek_v3_on_two_ranks():
+    check("deepseek_v3", 2, [(17, 9, 4)])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "deepseek_v3"])
+def test_every_model_and_batch_size(name, ranks):
+    check(name, ranks, [(17,), (17, 9), (23, 9, 14)])
+
+
+def _other_paths(rank, ranks):
+    """All logits; continuing a batch; a sequence that is too short to split; a run length above 1."""
+    model = tiny("llama")
+    parallel = context_parallel(model, max_length=64, interleave=4)
+    first, more = prompts_of((17, 9)), prompts_of((2 * ranks + 1, 13), seed=1)
+    logits = parallel.prefill_logits(first)
+    errors = [
+        (ours - model(tokens[None]).logits[0]).abs().max() for ours, tokens in zip(logits, first, strict=True)
+    ]
+    whole = [torch.cat(pair) for pair in zip(first, more, strict=True)]
+    errors.append((parallel.prefill(more) - eager_logits(model, whole)).abs().max())
+    tokens = torch.tensor([5, 7])
+    whole = [torch.cat([old, new[None]]) for old, new in zip(whole, tokens, strict=True)]
+    # What rank 0 has counts.
+    errors.append(
+        (parallel.decode(tokens if rank == 0 else tokens + 1) - eager_logits(model, whole)).abs().max()
+    )
+    parallel.reset()
+    short = prompts_of((12, 2 * ranks - 1, 1))
+    errors.append((parallel.prefill(short) - eager_logits(model, short)).abs().max())
+    reason = parallel.fallback
+    tokens = torch.tensor([1, 2, 3])
+    whole = [torch.cat([old, new[None]]) for old, new in zip(short, tokens, strict=True)]
+    errors.append((parallel.decode(tokens) - eager_logits(model, whole)).abs().max())
+    kept = parallel.cache_bytes()
+    return max(error.item() for error in errors), reason, kept, parallel.generate(first, 5)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.nightly)])
+def test_continuing_falling_back_and_generating(ranks):
+    model = tiny("llama")
+    expected = []
+    for tokens in prompts_of((17, 9)):
+        out = model.generate(tokens[None], max_new_tokens=5, do_sample=False, pad_token_id=0)
+        expected.append(out[0, tokens.numel() :].tolist())
+    for error, reason, kept, tokens in results(run_ranks(ranks, _other_paths, ranks)):
+        assert error <= 1e-4
+        assert reason == (
+            f"sequence 1 has {2 * ranks - 1} tokens, fewer than the {2 * ranks} blocks of {ranks} ranks: "
+            "every rank computes the whole batch"
+        )
+        whole = 2 * 2 * 3 * 64 * 2 * 16 * 4  # layers, K and V, sequences, tokens, heads, dim, bytes
+        assert kept <= whole / ranks * 1.1
+        assert tokens == expected
