@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_flash = torch._scaled_dot_product_flash_attention_for_cpu
 
 ROW_CHUNK = 256
 """Rows of a banded call that share one explicit mask: small enough that hidden keys are mostly skipped."""

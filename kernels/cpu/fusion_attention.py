@@ -8,7 +8,7 @@ from torch import Tensor
 from .attend import attend
 from .lengths import cumulative
 from .masks import NO_MASK, bias_of, mask_of
-from .requests import Request, plan
+from .requests import Request, one_by_one, together
 from .views import as_bnsd, from_bnsd
 
 REPEATS = 8
@@ -111,7 +111,7 @@ def _requests(
 ) -> list[Request]:
     batch, packed = q.shape[0], layout == "TND"
     if not packed:
-        return plan([(0, q.shape[2])] * batch, [(0, k.shape[2])] * batch, False, False)
+        return together([(0, q.shape[2])] * batch, [(0, k.shape[2])] * batch)
     if q_lengths is None or kv_lengths is None:
         raise ValueError("actual_seq_qlen, actual_seq_kvlen: TND needs both, got None")
     count = len(q_lengths)
@@ -121,7 +121,7 @@ def _requests(
     if count < len(q_lengths):
         totals = (q_lengths[count - 1] if count else 0, kv_lengths[count - 1] if count else 0)
     queries = cumulative("actual_seq_qlen", q_lengths[:count], totals[0])
-    return plan(queries, cumulative("actual_seq_kvlen", kv_lengths[:count], totals[1]), True, False)
+    return one_by_one(queries, cumulative("actual_seq_kvlen", kv_lengths[:count], totals[1]), True, None)
 
 
 def _bias(pse: Tensor, request: Request, q_len: int, kv_len: int) -> Tensor:

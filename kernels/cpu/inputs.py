@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..layouts import Layout, value_head_dim
+from .block_table import BlockTable
 from .paging import Paged
 from .quant import INT4_PER_INT32, Factors, Int4
-from .requests import Request, Sequences, plan
+from .requests import Request, Sequences, one_by_one, together
 from .tokens import Dense, Tokens, join
 from .views import as_bnsd
 
@@ -49,7 +50,7 @@ class Inputs:
         """Keys, values or their rope part."""
         tokens: Tokens
         if self.table is not None:
-            paged = Paged(stored, self.table, self.kv_heads)
+            paged = Paged(stored, self.kv_heads)
             if paged.block_size != self.block_size:
                 raise ValueError(f"block_size: {self.block_size}, but the cache has {tuple(stored.shape)}")
             tokens = paged
@@ -65,7 +66,7 @@ class Inputs:
     def real(self, tokens: Tokens, factors: Factors | None, stored: Tensor) -> Tokens:
         """``tokens`` of the tensor ``stored`` as real numbers. Integers without factors are refused."""
         if factors is not None:
-            return factors.of(tokens, self.kv_heads, self.table)
+            return factors.of(tokens, self.kv_heads, self.table is not None)
         if not stored.is_floating_point():
             raise ValueError(f"key/value: {stored.dtype} needs a scale to be dequantised with, got None")
         return tokens
@@ -80,10 +81,11 @@ class Inputs:
         queries = q.ranges(query.shape[0], query.shape[2])
         if self.table is None:
             view = as_bnsd(key, self.layout.query, self.kv_heads)
-            return plan(queries, kv.ranges(len(queries), view.shape[2]), self.layout.packed, False)
+            keys = kv.ranges(len(queries), view.shape[2])
+            return one_by_one(queries, keys, True, None) if self.layout.packed else together(queries, keys)
         if kv.lengths is None:
             raise ValueError(f"{kv.name}: paged keys need it, got None")
         if self.table.shape[0] != len(queries):
             raise ValueError(f"block_table: {self.table.shape[0]} rows for {len(queries)} requests")
-        capacity = self.table.shape[1] * self.block_size
-        return plan(queries, kv.ranges(len(queries), capacity), self.layout.packed, True)
+        table = BlockTable(self.table, self.block_size, key.shape[0])
+        return one_by_one(queries, kv.ranges(len(queries), table.capacity), self.layout.packed, table)

@@ -77,12 +77,12 @@ class Factors:
         """The factors, or None where there is no scale."""
         return None if scale is None else Factors(mode, scale, offset)
 
-    def of(self, stored: Tokens, kv_heads: int, table: Tensor | None) -> Dequantised:
-        """``stored`` as real numbers. Raises ValueError for an unknown mode or a paged one without table."""
-        offset = None if self.offset is None else self._tokens(self.offset, kv_heads, table)
-        return Dequantised(stored, self._tokens(self.scale, kv_heads, table), offset)
+    def of(self, stored: Tokens, kv_heads: int, paged: bool) -> Dequantised:
+        """``stored`` as real numbers. Raises ValueError for an unknown mode, or a paged one of what isn't."""
+        offset = None if self.offset is None else self._tokens(self.offset, kv_heads, paged)
+        return Dequantised(stored, self._tokens(self.scale, kv_heads, paged), offset)
 
-    def _tokens(self, factor: Tensor, kv_heads: int, table: Tensor | None) -> Tokens:
+    def _tokens(self, factor: Tensor, kv_heads: int, paged: bool) -> Tokens:
         if self.mode == 0:
             return Constant(factor.reshape(()) if factor.numel() == 1 else factor.reshape(kv_heads, 1, -1))
         if self.mode == 1:
@@ -93,11 +93,11 @@ class Factors:
             return PerToken(factor.reshape(-1, kv_heads, factor.shape[-1]))
         if self.mode not in (4, 5):
             raise ValueError(f"quantisation mode {self.mode} isn't one of 0 to 5")
-        if table is None:
+        if not paged:
             raise ValueError(
                 f"block_table: quantisation mode {self.mode} keeps its scales in pages, got None"
             )
-        return Paged(factor.unsqueeze(-1), table, 1 if self.mode == 4 else kv_heads)
+        return Paged(factor.unsqueeze(-1), 1 if self.mode == 4 else kv_heads)
 
 
 def to_int8(values: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:

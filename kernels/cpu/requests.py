@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from .block_table import BlockTable
 from .lengths import Lengths, cumulative, per_request
 
 Range = tuple[int, int]
@@ -37,7 +39,8 @@ class Span:
 class Request:
     """Requests ``first`` to ``last`` (exclusive) of the call, which have equal lengths: computed in one go.
 
-    Paged keys have no place in a view: there ``key`` counts the request's own tokens, from 0.
+    Paged keys have no place in a view: there ``key`` counts the request's own tokens, from 0, and ``blocks``
+    names the blocks that hold them.
     """
 
     first: int
@@ -45,6 +48,7 @@ class Request:
     query: Span
     key: Span
     packed: bool = False
+    blocks: Sequence[int] = ()
 
     @property
     def index(self) -> slice:
@@ -94,18 +98,29 @@ class Sequences:
         return [(stop - length, stop) for length in lengths]
 
 
-def plan(queries: list[Range], keys: list[Range], packed: bool, paged: bool) -> list[Request]:
-    """The requests to compute: all at once where lengths are equal and nothing is packed or paged."""
-    if len(queries) != len(keys):
-        raise ValueError(f"query lengths of {len(queries)} requests, key lengths of {len(keys)}")
-    batch = len(queries)
-    uniform = not packed and not paged and batch > 0
-    if uniform and queries.count(queries[0]) == batch and keys.count(keys[0]) == batch:
-        return [Request(0, batch, Span(0, batch, *queries[0]), Span(0, batch, *keys[0]))]
+def one_by_one(
+    queries: list[Range], keys: list[Range], packed: bool, table: BlockTable | None
+) -> list[Request]:
+    """A request for each pair of ranges; its paged keys are in the blocks that ``table`` names."""
+    _same_count(queries, keys)
     requests = []
     for i, (query, key) in enumerate(zip(queries, keys, strict=True)):
         first = 0 if packed else i
-        requests.append(
-            Request(i, i + 1, Span(first, first + 1, *query), Span(first, first + 1, *key), packed)
-        )
+        q_span, kv_span = Span(first, first + 1, *query), Span(first, first + 1, *key)
+        blocks = () if table is None else table.of(i, key[1])
+        requests.append(Request(i, i + 1, q_span, kv_span, packed, blocks))
     return requests
+
+
+def together(queries: list[Range], keys: list[Range]) -> list[Request]:
+    """One request for all, not packed, where all lengths are equal, else one by one."""
+    _same_count(queries, keys)
+    batch = len(queries)
+    if batch and queries.count(queries[0]) == batch and keys.count(keys[0]) == batch:
+        return [Request(0, batch, Span(0, batch, *queries[0]), Span(0, batch, *keys[0]))]
+    return one_by_one(queries, keys, False, None)
+
+
+def _same_count(queries: list[Range], keys: list[Range]) -> None:
+    if len(queries) != len(keys):
+        raise ValueError(f"query lengths of {len(queries)} requests, key lengths of {len(keys)}")

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .block_table import BlockTable
 from .paging import Paged
-from .requests import Request, Sequences, plan
+from .requests import Request, Sequences, one_by_one
 from .tokens import Dense, Tokens
 from .views import as_bnsd
 
@@ -40,7 +41,7 @@ class SparseLayout:
         if stored.dim() == (3 if self.key == "PA_BSND" else LAYOUTS[self.key] - 1):
             stored = stored.unsqueeze(-1)
         if self.table is not None:
-            return Paged(stored.flatten(2), self.table, stored.shape[2])
+            return Paged(stored.flatten(2), stored.shape[2])
         return Dense(as_bnsd(stored, self.key, stored.shape[-2]))
 
     def requests(
@@ -51,15 +52,13 @@ class SparseLayout:
         packed = self.query == "TND"
         if self.table is None:
             capacity = key.shape[0] if packed else key.shape[1]
-            keys = kv_lengths.ranges(len(queries), capacity)
-        else:
-            if kv_lengths.lengths is None:
-                raise ValueError(f"{kv_lengths.name}: paged keys need it, got None")
-            if self.table.shape[0] != len(queries):
-                raise ValueError(f"block_table: {self.table.shape[0]} rows for {len(queries)} requests")
-            keys = kv_lengths.ranges(len(queries), self.table.shape[1] * key.shape[1])
-        # As if paged: rows of one request select their keys, so requests are never computed together.
-        return plan(queries, keys, packed, paged=True)
+            return one_by_one(queries, kv_lengths.ranges(len(queries), capacity), packed, None)
+        if kv_lengths.lengths is None:
+            raise ValueError(f"{kv_lengths.name}: paged keys need it, got None")
+        if self.table.shape[0] != len(queries):
+            raise ValueError(f"block_table: {self.table.shape[0]} rows for {len(queries)} requests")
+        table = BlockTable(self.table, key.shape[1], key.shape[0])
+        return one_by_one(queries, kv_lengths.ranges(len(queries), table.capacity), packed, table)
 
     def sequences(
         self, q_lengths: Tensor | None, kv_lengths: Tensor | None, suffix: str
