@@ -42,11 +42,10 @@ def implied_keep(
 def operator(scores: Tensor, keep: Tensor, bias: Tensor | None, values: Tensor) -> Tensor:
     """float64 (B, N, Q, D): softmax over the kept keys, 0 for a row without any.
 
-    The bias must be finite: an infinity in it gives NaN on the device.
+    The bias is added in the precision of the scores. It must be finite: an infinity gives NaN on the device.
     """
-    scores, values = scores.double(), values.double()
     if bias is not None:
         assert torch.isfinite(bias).all()
-        scores = scores + bias.double()
+        scores = scores + bias
     scores = scores.masked_fill(~keep[:, None], -torch.inf)
-    return torch.softmax(scores, -1).nan_to_num(0.0) @ values
+    return torch.softmax(scores.double(), -1).nan_to_num(0.0) @ values.double()

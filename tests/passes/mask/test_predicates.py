@@ -115,7 +115,7 @@ def test_any_combination(case: Case) -> None:
 
 
 @pytest.mark.nightly
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(cases)
 def test_many_combinations(case: Case) -> None:
     check(case)
