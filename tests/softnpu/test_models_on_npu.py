@@ -1,18 +1,49 @@
 """Unmodified Hugging Face models on device "npu" in bfloat16, lowered, with and without capture."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertModel, WhisperConfig, WhisperForConditionalGeneration
+from transformers import (
+    BertConfig,
+    BertModel,
+    PreTrainedModel,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
 from npu_compile import last_report
-from tests.npu_compile.runtime.capturing import Decoded, decode, prompt_of, tiny_model
+from tests.npu_compile.runtime.capturing import CapturingBackend, Decoded, decode, prompt_of, tiny_model
 from tests.softnpu import softnpu
 
-STEPS, BATCH = 24, 2
+STEPS, BATCH, LAYERS = 24, 2, 2
 NEAR_TIE = 0.02
 """Tokens are compared where the two best logits are further apart than this."""
-OPTIONS = [pytest.param({}, id="eager"), pytest.param({"capture": True}, id="capture")]
+CAPTURE = [pytest.param(False, id="eager"), pytest.param(True, id="capture")]
+
+
+def compiled_on_npu(model: PreTrainedModel, captured: bool, **options: Any) -> tuple[Any, CapturingBackend]:
+    """``model`` compiled for the device it is on, and the backend that holds what was captured."""
+    torch.compiler.reset()
+    backend = CapturingBackend()
+    return torch.compile(model, backend=backend if captured else "ascend_fia", **options), backend
+
+
+def assert_captured(backend: CapturingBackend, calls: int) -> None:
+    """Every call but the first of each graph was one replay, with one update where there is attention."""
+    stats = [function.stats for function in backend.functions]
+    assert sum(s.warmups + s.replays for s in stats) == calls
+    assert all(s.captures == 1 and not s.fallbacks for s in stats)
+    assert all(s.updates in (0, s.replays) for s in stats)
+    assert any(s.updates for s in stats)
+
+
+def assert_all_lowered() -> None:
+    report = last_report()
+    assert report.lowered
+    assert not report.left
+    assert {graph.target for graph in report.graphs} == {"ascend910b"}
 
 
 def assert_as_good_as_plain_bfloat16(got: Tensor, plain: Tensor, exact: Tensor) -> None:
@@ -30,24 +61,21 @@ def assert_tokens(got: Decoded, plain: Decoded) -> None:
     assert torch.equal(got.tokens[clear], plain.tokens[clear])
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("captured", CAPTURE)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
-def test_decoding(family: str, options: dict) -> None:
-    torch.compiler.reset()
+def test_decoding(family: str, captured: bool) -> None:
     model = tiny_model(family)
     exact = decode(model, model, prompt_of(BATCH), STEPS)
     model = model.to(torch.bfloat16)
     plain = decode(model, model, prompt_of(BATCH), STEPS, forced=exact.tokens)
     model = model.to("npu")
-    compiled = torch.compile(model, backend="ascend_fia", options=options, fullgraph=True)
+    compiled, backend = compiled_on_npu(model, captured, fullgraph=True)
     with softnpu.launches() as names:
         got = decode(model, compiled, prompt_of(BATCH), STEPS, forced=exact.tokens)
     assert_as_good_as_plain_bfloat16(got.logits, plain.logits, exact.logits)
     assert_tokens(got, plain)
-    assert any("fused_infer_attention" in name for name in names)
-    report = last_report()
-    assert not report.left
-    assert {graph.target for graph in report.graphs} == {"ascend910b"}
+    assert sum("fused_infer_attention_score" in name for name in names) >= STEPS * LAYERS
+    assert_captured(backend, STEPS) if captured else assert_all_lowered()
 
 
 @pytest.mark.parametrize("seed", range(1, 31))
@@ -64,16 +92,14 @@ _made: list[tuple] = []
 def _llama_and_its_results() -> tuple:
     """A captured llama on the NPU and what it gives in an ordinary schedule; made once."""
     if not _made:
-        torch.compiler.reset()
         model = tiny_model("llama").to("npu", torch.bfloat16)
-        compiled = torch.compile(model, backend="ascend_fia", options={"capture": True}, fullgraph=True)
+        compiled, _ = compiled_on_npu(model, captured=True, fullgraph=True)
         _made.append((model, compiled, decode(model, compiled, prompt_of(BATCH), 5)))
     return _made[0]
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_bert(options: dict) -> None:
-    torch.compiler.reset()
+@pytest.mark.parametrize("captured", CAPTURE)
+def test_bert(captured: bool) -> None:
     torch.manual_seed(3)
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = BertModel(BertConfig(vocab_size=97, **sizes)).eval()
@@ -84,17 +110,16 @@ def test_bert(options: dict) -> None:
         model = model.to(torch.bfloat16)
         plain = model(ids, attention_mask=mask).last_hidden_state
         model = model.to("npu")
-        compiled = torch.compile(model, backend="ascend_fia", options=options, fullgraph=True)
+        compiled, backend = compiled_on_npu(model, captured, fullgraph=True)
         for _ in range(3):
             got = compiled(ids.npu(), attention_mask=mask.npu()).last_hidden_state.cpu()
     valid = mask.bool()
     assert_as_good_as_plain_bfloat16(got[valid], plain[valid], exact[valid])
-    assert last_report().lowered
+    assert_captured(backend, 3) if captured else assert_all_lowered()
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_whisper(options: dict) -> None:
-    torch.compiler.reset()
+@pytest.mark.parametrize("captured", CAPTURE)
+def test_whisper(captured: bool) -> None:
     torch.manual_seed(4)
     config = WhisperConfig(
         vocab_size=97,
@@ -120,8 +145,8 @@ def test_whisper(options: dict) -> None:
         model = model.to(torch.bfloat16)
         plain = model(input_features=features.bfloat16(), decoder_input_ids=ids).logits
         model = model.to("npu")
-        compiled = torch.compile(model, backend="ascend_fia", options=options)
+        compiled, backend = compiled_on_npu(model, captured, fullgraph=True)
         for _ in range(3):
             got = compiled(input_features=features.npu().bfloat16(), decoder_input_ids=ids.npu()).logits.cpu()
     assert_as_good_as_plain_bfloat16(got, plain, exact)
-    assert last_report().lowered
+    assert_captured(backend, 3) if captured else assert_all_lowered()

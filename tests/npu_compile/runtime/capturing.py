@@ -88,14 +88,13 @@ def decode(
     device = model.device
     cache = cache or StaticCache(config=model.config, max_cache_len=CAPACITY)
     logits = model(prompt.to(device), past_key_values=cache, use_cache=True).logits[:, -1]
-    all_logits, tokens = [], []
+    collected = []
     for index in range(steps):
-        all_logits.append(logits.float().cpu())
-        tokens.append(all_logits[-1].argmax(-1))
-        following = tokens[-1] if forced is None else forced[index]
-        ids = following[:, None].to(device)
-        logits = step(input_ids=ids, past_key_values=cache, use_cache=True).logits[:, -1]
-    return Decoded(torch.stack(all_logits), torch.stack(tokens))
+        collected.append(logits)
+        following = logits.argmax(-1) if forced is None else forced[index].to(device)
+        logits = step(input_ids=following[:, None], past_key_values=cache, use_cache=True).logits[:, -1]
+    all_logits = torch.stack([logits.float().cpu() for logits in collected])
+    return Decoded(all_logits, all_logits.argmax(-1))
 
 
 def prompt_of(batch: int, length: int = 5) -> Tensor:
