@@ -69,6 +69,7 @@ class MlaLowering:
     def finish(self) -> None:
         """Drop what only the expanded form needed."""
         if self._found:
+            self._graph.eliminate_dead_code()
             drop_unread(self._graph)
 
     def _legal(self, choice: Choice, mla: MlaSite, masks: MaskArguments) -> CallForm | str:
