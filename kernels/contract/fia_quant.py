@@ -182,6 +182,15 @@ def query_mode(call: FiaCall) -> Any:
     return call["query_quant_mode"] if wrong else None
 
 
+@rule("fia.full_quant.scale_dtype", "dequant_scale_query", "all three scales of an int8 query are float32")
+def full_quant_dtype(call: FiaCall) -> Any:
+    if call.version == 1 or not _quantised_query(call):
+        return None
+    scales = [scale for name in FULL_QUANT_V2 if (scale := call.tensor(name)) is not None]
+    wrong = any(scale.dtype != torch.float32 for scale in scales)
+    return ", ".join(map(str, scales)) if wrong else None
+
+
 @rule("fia.full_quant.v1_paged", "query", "an int8 query of v1 has no paged cache and more than one token")
 def full_quant_v1(call: FiaCall) -> Any:
     wrong = call.version == 1 and _quantised_query(call) and (call.paged or call.decode)
@@ -217,6 +226,7 @@ RULES = (
     prefill,
     full_quant,
     query_mode,
+    full_quant_dtype,
     full_quant_v1,
     output_scale,
     output_offset,

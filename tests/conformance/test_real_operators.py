@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from .compare import output_differences, schema_differences, without_data
 from .kinds import doubtful, legal
 
 pytestmark = pytest.mark.torch_npu
+
+ROOT = Path(__file__).parents[2]
 
 META_SAYS = {rule for rule, case in REFUSALS.items() if case.target == "cpu"} & {
     v.rule_id
@@ -88,6 +92,13 @@ def test_the_workspace_operators_agree_with_the_real_outputs(real: dict[str, Any
         assert (
             output_differences([kind._replace(op=name, args=given)], FAKES.__getitem__, real["outputs"]) == []
         )
+
+
+def test_every_operator_the_project_calls_is_among_the_calls() -> None:
+    sources = [p for folder in ("npu_compile", "passes", "kernels") for p in (ROOT / folder).rglob("*.py")]
+    named = {name for path in sources for name in re.findall(r"\bnpu_[a-z0-9_]+\b", path.read_text())}
+    called = named & {name.partition(".")[0] for name in SCHEMAS}
+    assert called <= {kind.op for kind in legal()}
 
 
 def test_the_contract_accepts_the_legal_calls() -> None:

@@ -39,6 +39,7 @@ def mode(sparse_mode: int, mask: torch.Tensor | None = None, **more: Any) -> dic
 CAUSAL = mode(3, causal())
 MHA = {"n": 4, "kn": 4}
 SCALES = {"key_antiquant_scale": zeros(2, 1, 128), "value_antiquant_scale": zeros(2, 1, 128)}
+FULL_QUANT_V2 = ("dequant_scale_query", "dequant_scale_key", "dequant_scale_value")
 Q5 = {"actual_seq_lengths": [5, 5]}
 
 FIA_REFUSALS: dict[str, Refusal] = {
@@ -212,12 +213,13 @@ FIA_REFUSALS: dict[str, Refusal] = {
     "fia.full_quant.scales": fia("query", full_quant() | {"dequant_scale1": None}),
     "fia.full_quant.query_mode": Refusal(
         FIA_V2,
-        v2(dense(dtype=I8))
-        | {
-            name: zeros(1, dtype=F32)
-            for name in ("dequant_scale_query", "dequant_scale_key", "dequant_scale_value")
-        },
+        v2(dense(dtype=I8)) | {name: zeros(1, dtype=F32) for name in FULL_QUANT_V2},
         "query_quant_mode",
+    ),
+    "fia.full_quant.scale_dtype": Refusal(
+        FIA_V2,
+        v2(dense(dtype=I8)) | {name: zeros(1) for name in FULL_QUANT_V2} | {"query_quant_mode": 3},
+        "dequant_scale_query",
     ),
     "fia.full_quant.v1_paged": fia("query", full_quant() | dense(q=1, dtype=I8)),
     "fia.output.scale": fia("quant_scale2", dense(quant_scale2=zeros(128, dtype=F32))),
