@@ -9,6 +9,7 @@ model.generate_batch(prompts)
 
 from __future__ import annotations
 
+from .int8_cache import use_int8_cache
 from .register import ATTENTION, register
 
-__all__ = ["ATTENTION", "register"]
+__all__ = ["ATTENTION", "register", "use_int8_cache"]

@@ -28,11 +28,26 @@ class PackedKV:
 
 
 @dataclass(frozen=True)
+class Antiquant:
+    """How the operator turns an int8 cache into real numbers.
+
+    ``mode`` 0: scales per channel (N_kv, 1, D). 4: per token, (blocks, block_size). ``nz``: the blocks are
+    NZ, (N_kv, D / 32, block_size, 32) each.
+    """
+
+    mode: int
+    key_scale: Tensor
+    value_scale: Tensor
+    nz: bool = False
+
+
+@dataclass(frozen=True)
 class PagedKV:
     """Keys and values are in ``key_cache`` and ``value_cache``, (blocks, block_size, N_kv, D).
 
     ``block_table`` is (B, columns), int32; ``kv_lengths`` are per request and include this call's tokens.
-    ``decode`` says that every request has one query token.
+    ``decode`` says that every request has one query token. An int8 cache, which ``antiquant`` comes with, is
+    for decode only.
     """
 
     key_cache: Tensor
@@ -41,6 +56,7 @@ class PagedKV:
     query_lengths: Tensor
     kv_lengths: Tensor
     decode: bool
+    antiquant: Antiquant | None = None
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ..kv_quant.int8 import nz_pages
 from .fia import attend, host, packs
-from .kv_views import PackedKV, PagedKV
+from .kv_views import Antiquant, PackedKV, PagedKV
 from .rows import Rows
 
 
@@ -74,6 +75,8 @@ def attend_paged(
         "block_size": block_size,
         "actual_seq_lengths_kv": host(view.kv_lengths),
     }
+    if view.antiquant is not None:
+        return _attend_int8(query, view, view.antiquant, sink, arguments)
     caches = view.key_cache.flatten(2), view.value_cache.flatten(2)
     packed = packs(query, dim, heads, kv_heads)
     if view.decode and (sink is None or not packed):
@@ -87,3 +90,23 @@ def attend_paged(
     queries = Rows.of(view.query_lengths)
     arguments["actual_seq_lengths"] = queries.lengths
     return queries.packed(attend(queries.batch(query), *caches, sink, input_layout="BSND", **arguments))
+
+
+def _attend_int8(
+    query: Tensor, view: PagedKV, antiquant: Antiquant, sink: Tensor | None, arguments: dict[str, Any]
+) -> Tensor:
+    if not view.decode:
+        raise ValueError("an int8 cache is read in place by steps of one token per request only")
+    arguments.update(
+        key_antiquant_scale=antiquant.key_scale,
+        value_antiquant_scale=antiquant.value_scale,
+        key_antiquant_mode=antiquant.mode,
+        value_antiquant_mode=antiquant.mode,
+    )
+    if not antiquant.nz:
+        caches = view.key_cache.flatten(2), view.value_cache.flatten(2)
+        return attend(query.unsqueeze(1), *caches, sink, input_layout="BSND", **arguments).squeeze(1)
+    # vllm-ascend reads NZ pages with this layout, and in high performance mode.
+    caches = nz_pages(view.key_cache), nz_pages(view.value_cache)
+    out = attend(query.unsqueeze(2), *caches, sink, input_layout="BNSD", inner_precise=1, **arguments)
+    return out.squeeze(2)

@@ -15,8 +15,10 @@ from transformers.generation.continuous_batching.cache import (
 from transformers.generation.continuous_batching.cache_allocators import FULL_ATTENTION, SLIDING_ATTENTION
 
 from ...errors import AscendFiaError
+from ...kv_quant.scales import Int8KV
 from ..kv_views import KEYWORD, KVView, LatentKV, PackedKV, PagedKV
-from .allocators import LATENT, RING, LatentAllocator, RingAllocator
+from .allocators import LATENT, RING, LatentAllocator, RingAllocator, reads_table
+from .pages import ChannelPages, Pages, RealPages, TokenPages
 from .step import KEYWORD as STEP
 from .step import Part, Step
 
@@ -31,18 +33,41 @@ class FiaPagedCache(PagedAttentionCache):
     :meth:`update` writes with ``npu_scatter_pa_kv_cache`` and hands attention the blocks, not a copy.
     """
 
-    def __init__(self, config: Any, continuous_batching_config: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        config: Any,
+        continuous_batching_config: Any,
+        dtype: torch.dtype,
+        int8: Int8KV | None = None,
+        **kwargs: Any,
+    ) -> None:
         ATTN_TYPE_TO_ALLOCATOR.update(FIA_TYPES)
-        super().__init__(planning_config(config), continuous_batching_config, **kwargs)
+        _require_page_size(continuous_batching_config.page_size, 16 if int8 is None else 32)
+        stored = dtype if int8 is None else torch.int8
+        super().__init__(planning_config(config), continuous_batching_config, dtype=stored, **kwargs)
         # The engine looks allocators up by transformers' own names of attention types.
         self.cache_allocators = {a.layer_type: a for a in self.cache_allocators.values()}
         self.config = config
         self.read_cache_limit = self._infer_read_cache_limit()
+        self.int8 = int8
+        self.pages = self._make_pages(dtype, continuous_batching_config.page_size)
         if LATENT in planned_types(config) and continuous_batching_config.cpu_offload_space != 0:
             space = continuous_batching_config.cpu_offload_space
             raise AscendFiaError(
                 "cpu_offload_space", space, "a latent cache can't be offloaded: it must be 0"
             )
+
+    def _make_pages(self, dtype: torch.dtype, page_size: int) -> Pages:
+        if self.int8 is None:
+            return RealPages()
+        if self.int8.scales is None:
+            return TokenPages(dtype, self.layer_to_allocator)
+        return ChannelPages(self.int8, dtype, torch.device(self.device), page_size)
+
+    def reads_table(self, allocator: Any, longest_query: int) -> bool:
+        """Whether attention reads this allocator's blocks in place in a step with such queries."""
+        limit = 1 if self.int8 is not None else longest_query
+        return longest_query <= limit and reads_table(allocator, longest_query)
 
     def _infer_max_decode_fast_path_length(self) -> int:
         """A ring's table is never longer than its window, so only the others limit what decode may hold."""
@@ -68,37 +93,37 @@ class FiaPagedCache(PagedAttentionCache):
         allocator = self.layer_to_allocator[layer_idx]
         part = step.parts[allocator.index]
         caches = allocator.get_cache_for_block_table(layer_idx)
-        rows = [states.squeeze(0).transpose(0, 1) for states in (key_states, value_states)]
-        read = rows
-        if part.gather is not None and part.gather.own is not None:
-            read = [_read(cache, part.gather.rows) for cache in caches]
-            for tokens, own in zip(read, rows, strict=True):
-                tokens.index_copy_(0, part.gather.own, own)
-        _write(rows, caches, part)
-        if part.gather is not None and part.gather.own is None:
-            read = [_read(cache, part.gather.rows) for cache in caches]
-        kwargs[KEYWORD] = _view(allocator, caches, part, step)
+        new_keys, new_values = (states.squeeze(0).transpose(0, 1) for states in (key_states, value_states))
+        read = new_keys, new_values
+        gather = part.gather
+        if gather is not None and gather.own is not None:
+            read = self.pages.read(layer_idx, caches, gather.rows)
+            read[0].index_copy_(0, gather.own, new_keys)
+            read[1].index_copy_(0, gather.own, new_values)
+        if part.written is not None:
+            new_keys, new_values = (new.index_select(0, part.written) for new in (new_keys, new_values))
+        self.pages.write(layer_idx, (new_keys, new_values), caches, part.slots)
+        if gather is not None and gather.own is None:
+            read = self.pages.read(layer_idx, caches, gather.rows)
+        kwargs[KEYWORD] = self._view(allocator, caches, layer_idx, part, step)
         keys, values = (tokens.transpose(0, 1).unsqueeze(0) for tokens in read)
         return keys, values
 
+    def _view(
+        self, allocator: Any, caches: tuple[Tensor, Tensor], layer: int, part: Part, step: Step
+    ) -> KVView:
+        if part.block_table is None:
+            window = allocator.sliding_window if isinstance(allocator, RingAllocator) else None
+            return PackedKV(step.query_lengths, part.kv_lengths, window)
+        table, queries, lengths = part.block_table, step.query_lengths, part.kv_lengths
+        if isinstance(allocator, LatentAllocator):
+            return LatentKV(*caches, table, queries, lengths, step.decode)
+        return PagedKV(*caches, table, queries, lengths, step.decode, self.pages.antiquant(layer))
 
-def _read(cache: Tensor, rows: Tensor) -> Tensor:
-    return cache.flatten(0, 1).index_select(0, rows)
 
-
-def _write(rows: list[Tensor], caches: tuple[Tensor, Tensor], part: Part) -> None:
-    key, value = rows if part.written is None else [r.index_select(0, part.written) for r in rows]
-    torch.ops.npu.npu_scatter_pa_kv_cache(
-        key.contiguous(), value.contiguous(), *caches, part.slots, cache_mode="Norm"
-    )
-
-
-def _view(allocator: Any, caches: tuple[Tensor, Tensor], part: Part, step: Step) -> KVView:
-    if part.block_table is None:
-        window = allocator.sliding_window if isinstance(allocator, RingAllocator) else None
-        return PackedKV(step.query_lengths, part.kv_lengths, window)
-    kind = LatentKV if isinstance(allocator, LatentAllocator) else PagedKV
-    return kind(*caches, part.block_table, step.query_lengths, part.kv_lengths, step.decode)
+def _require_page_size(size: int, multiple: int) -> None:
+    if size % multiple:
+        raise AscendFiaError("page_size", size, f"the operator takes multiples of {multiple}")
 
 
 def is_latent(config: Any) -> bool:

@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
 from transformers.generation.continuous_batching.requests import FutureRequestState
 
-from .allocators import RingAllocator, reads_table, trash_slots
+from .allocators import RingAllocator, trash_slots
+from .cache import FiaPagedCache
 from .step import KEYWORD, Gather, Part, Step
 
 Request = tuple[str, int, int]
@@ -23,6 +24,8 @@ class FiaBatchIOs(ContinuousBatchingIOs):
     Steps of one token per request are padded as the engine asks, so that they can be captured; padding rows
     have no keys and write to slots that nobody reads. Other steps come as they are.
     """
+
+    cache: FiaPagedCache
 
     def prepare_batch_tensors(
         self,
@@ -87,7 +90,7 @@ class FiaBatchIOs(ContinuousBatchingIOs):
         if fresh:
             return Part(slots, query_lengths, written)
         lengths = [allocator.get_seqlen_k(past, new) for _, past, new in requests]
-        if reads_table(allocator, max(new for _, _, new in requests)):
+        if self.cache.reads_table(allocator, max(new for _, _, new in requests)):
             table = self._table(allocator, requests)
             return Part(slots, torch.tensor(lengths), written, block_table=table)
         read = self._on_device([row for r in requests for row in allocator.get_read_indices(*r)])

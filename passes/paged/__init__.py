@@ -1,0 +1,1 @@
+"""Attention and writes on paged K/V caches."""
