@@ -18,6 +18,7 @@ from .rule import DEVICES, rule
 MODES = range(6)
 PER_TOKEN = (1, 3, 4, 5)
 FULL_QUANT_V1 = ("dequant_scale1", "quant_scale1", "dequant_scale2")
+PACKED_EXCLUDES = ("key_antiquant_scale", "antiquant_scale", "quant_scale2")
 FULL_QUANT_V2 = ("dequant_scale_query", "key_antiquant_scale", "value_antiquant_scale")
 
 
@@ -197,6 +198,19 @@ def full_quant_v1(call: FiaCall) -> Any:
     return call.query if wrong else None
 
 
+@rule(
+    "fia.quant.packed",
+    "input_layout",
+    "packed layouts (T) take no quantised keys and no output scale, but for MLA with D 512",
+    targets=DEVICES,
+)
+def packed(call: FiaCall) -> Any:
+    if not call.layout.packed or call.absorbed:
+        return None
+    given = [call.argument_name(name) for name in PACKED_EXCLUDES if call[name] is not None]
+    return f"{call['input_layout']} with {', '.join(given)}" if given else None
+
+
 @rule("fia.output.scale", "quant_scale2", "it is one number or num_heads * D of them, in float32 or bfloat16")
 def output_scale(call: FiaCall) -> Any:
     scale = call.tensor("quant_scale2")
@@ -228,6 +242,7 @@ RULES = (
     query_mode,
     full_quant_dtype,
     full_quant_v1,
+    packed,
     output_scale,
     output_offset,
 )

@@ -222,6 +222,7 @@ FIA_REFUSALS: dict[str, Refusal] = {
         "dequant_scale_query",
     ),
     "fia.full_quant.v1_paged": fia("query", full_quant() | dense(q=1, dtype=I8)),
+    "fia.quant.packed": fia("input_layout", packed([3], [3]) | {"quant_scale2": zeros(1, dtype=F32)}, A2),
     "fia.output.scale": fia("quant_scale2", dense(quant_scale2=zeros(128, dtype=F32))),
     "fia.output.offset": fia(
         "quant_offset2", dense(quant_scale2=zeros(1, dtype=F32), quant_offset2=zeros(1))
