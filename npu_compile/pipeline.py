@@ -71,7 +71,7 @@ def run_passes(
     parallel = Rewritten()
     if context_parallel is not None:
         with _timed(timings, "context parallel"):
-            parallel = rewrite(normalised.module, context_parallel, outcomes)
+            parallel = rewrite(normalised.module, context_parallel, outcomes, target)
     return Compiled(
         normalised.module, True, outcomes, normalised.autocast, parallel.notes, timings, parallel.inputs
     )

@@ -8,83 +8,67 @@ request's queries are the last ones of its keys, which is what sparse modes 3 an
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from npu_compile.kernels.layouts import LAYOUTS
 
-from .collectives import Algorithm, AllGather
+from .collectives import Algorithm
 from .fia_call import FiaCall, from_rows, to_rows
+from .keys import Keys, LatentKeys, gather_keys
 from .metadata import Half, PrefillStep
 
 LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = 2, 3, 4
 
 
-def prefill_attention(call: FiaCall, step: PrefillStep) -> Algorithm[Tensor]:
-    """``call`` over the ranks.
+def prefill_attention(
+    call: FiaCall, step: PrefillStep, latents: LatentKeys | None = None, head_dim: int = 0
+) -> Algorithm[Tensor]:
+    """``call`` over the ranks; the result is this rank's output in the call's layout.
 
-    ``call`` is causal (sparse mode 2 or 3) or banded (4) attention of this rank's tokens over this
-    rank's keys, batch 1, in any layout. The result is this rank's output in the call's layout.
+    Args:
+        call: causal (sparse mode 2 or 3) or banded (4) attention of this rank's tokens over this
+            rank's keys, batch 1, in any layout.
+        step: this rank's part of the zigzag.
+        latents: what the call's keys are expanded from, if they are: sent in their place.
+        head_dim: pad the head dims with zeros up to this, for an operator that takes no others.
     """
     layout = LAYOUTS[call.input_layout]
-    query = to_rows(call.query, layout.query, call.num_heads)
-    query_rope = _rope_rows(call, "query_rope", call.num_heads)
-    keys = yield from _gather_keys(call, step.rows_per_rank)
+    query, rope = (
+        None if tensor is None else to_rows(tensor, layout.query, call.num_heads)
+        for tensor in (call.query, call.argument("query_rope"))
+    )
+    assert query is not None
+    keys = yield from gather_keys(call, latents, step.rows_per_rank)
+    value_dim = keys.value.shape[-1]
     sizes = [step.total_q_prev_tokens, query.shape[0] - step.total_q_prev_tokens]
     queries = query.split(sizes)
-    ropes = query_rope.split(sizes) if query_rope is not None else (None, None)
+    ropes = (None, None) if rope is None else rope.split(sizes)
     outs = [
-        _half(call, half, part, rope, keys)
-        for half, part, rope in zip((step.prev, step.next), queries, ropes, strict=True)
+        _half(call, half, part, part_rope, keys, head_dim)
+        for half, part, part_rope in zip((step.prev, step.next), queries, ropes, strict=True)
     ]
-    return from_rows(torch.cat(outs), layout.output, 1)
-
-
-def _gather_keys(call: FiaCall, rows_per_rank: int) -> Algorithm[tuple[Tensor, Tensor, Tensor | None]]:
-    """K, V and the key's rope of all ranks, rank-major, each rank's padded to ``rows_per_rank``.
-
-    V comes first, being ready before K is rotated; a latent that is both is gathered once.
-    """
-    letters, heads = LAYOUTS[call.input_layout].query, call.num_key_value_heads
-    rope = call.argument("key_rope")
-    tensors = [call.key] if call.value is call.key else [call.value, call.key]
-    tensors += [] if rope is None else [rope]
-    rows = [_padded(to_rows(tensor, letters, heads), rows_per_rank) for tensor in tensors]
-    gathered = list((yield tuple(AllGather(part) for part in rows)))
-    gathered_rope = gathered.pop() if rope is not None else None
-    return gathered[-1], gathered[0], gathered_rope
+    out = torch.cat(outs)
+    return from_rows(out[..., :value_dim] if head_dim else out, layout.output, 1)
 
 
 def _half(
-    call: FiaCall,
-    half: Half,
-    query: Tensor,
-    query_rope: Tensor | None,
-    keys: tuple[Tensor, Tensor, Tensor | None],
+    call: FiaCall, half: Half, query: Tensor, query_rope: Tensor | None, keys: Keys, head_dim: int
 ) -> Tensor:
-    key, value, key_rope = keys
-    restored = key.index_select(0, half.kv_rows)
-    packed = FiaCall(
-        call.operator,
-        query.contiguous(),
-        restored,
-        restored if value is key else value.index_select(0, half.kv_rows),
-        call.arguments,
-    )
+    read = keys.rows(half.kv_rows)
+    key = _widened(read.key, head_dim)
+    value = key if read.value is read.key else _widened(read.value, head_dim)
+    packed = FiaCall(call.operator, _widened(query, head_dim).contiguous(), key, value, call.arguments)
     out, _ = packed.with_arguments(
         input_layout="TND",
         sparse_mode=BAND if call.argument("sparse_mode") == BAND else RIGHT_DOWN_CAUSAL,
         query_rope=None if query_rope is None else query_rope.contiguous(),
-        key_rope=None if key_rope is None else key_rope.index_select(0, half.kv_rows),
+        key_rope=read.rope,
         **{call.names.q_lengths: half.q_lengths, call.names.kv_lengths: half.kv_lengths},
     ).run()
     return out
 
 
-def _rope_rows(call: FiaCall, name: str, heads: int) -> Tensor | None:
-    rope = call.argument(name)
-    return None if rope is None else to_rows(rope, LAYOUTS[call.input_layout].query, heads)
-
-
-def _padded(rows: Tensor, rows_per_rank: int) -> Tensor:
-    """``rows`` followed by zeros; a step whose metadata counts fewer rows than there are is an error."""
-    return torch.cat([rows, rows.new_zeros(rows_per_rank - rows.shape[0], *rows.shape[1:])])
+def _widened(rows: Tensor, head_dim: int) -> Tensor:
+    """Zeros behind the head dim change neither scores nor the output's first columns."""
+    return F.pad(rows, (0, head_dim - rows.shape[-1])) if head_dim > rows.shape[-1] else rows

@@ -9,10 +9,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 
+from npu_compile.kernels.contract import check
+from npu_compile.kernels.targets import Target
 from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.site import SiteOutcome
 
@@ -20,7 +23,8 @@ from .collectives import run_on_group
 from .config import ContextParallel, StepInputs
 from .decode import decode_attention
 from .fia_call import OPERATORS, FiaCall
-from .legality import decode_reason, prefill_reason
+from .inputs import Inputs, latents_of
+from .legality import decode_reason, empty_row_reason, packed_head_dim, prefill_reason
 from .prefill import prefill_attention
 from .report import COLLECTIVES, collective_uses, describe
 from .schedule import start_early
@@ -47,15 +51,20 @@ class Rewritten:
 
 
 def rewrite(
-    module: fx.GraphModule, config: ContextParallel, outcomes: Sequence[SiteOutcome] = ()
+    module: fx.GraphModule,
+    config: ContextParallel,
+    outcomes: Sequence[SiteOutcome] = (),
+    target: Target = Target.CPU,
 ) -> Rewritten:
     """Rewrite ``module`` in place.
 
     Args:
         outcomes: what became of the graph's attention sites in the lowering.
+        target: the machine it was lowered for.
 
     Raises:
-        ContextParallelError: a site was not lowered, or a call depends on what one rank can't know.
+        ContextParallelError: a site was not lowered, a call depends on what one rank can't know, or
+            the target takes none of the calls it would become.
     """
     for site in outcomes:
         if not site.lowered:
@@ -65,12 +74,15 @@ def rewrite(
     if not calls:
         return Rewritten()
     for node in calls:
-        reason = _reason(_read(node), config)
-        if reason:
-            raise ContextParallelError(f"{_where(node)} can't be split over ranks: {reason}")
+        _refuse(node, _reason(_read(node), config) or empty_row_reason(node))
     steps = add_step_placeholders(graph, config.steps) if config.mode == "prefill" else StepNodes()
     for node in calls:
-        _replace(graph, node, config, steps.values)
+        replacement = _replacement(graph, node, config, steps.values, target)
+        for new in replacement:
+            if new.target in OPERATORS:
+                _refuse(node, _illegal(_read(new), target))
+        _put_in_place(graph, node, replacement[-1])
+        start_early([new for new in replacement if new.target in COLLECTIVES])
     remove_dead_code(graph)
     graph.lint()
     module.recompile()
@@ -85,39 +97,46 @@ def _reason(call: FiaCall, config: ContextParallel) -> str | None:
     return decode_reason(call, config.group.ranks, config.heads_sharded)
 
 
-def _replace(graph: fx.Graph, node: fx.Node, config: ContextParallel, steps: tuple[fx.Node, ...]) -> None:
-    call = _read(node)
-    tensors = {"query": call.query, "key": call.key, "value": call.value}
-    tensors |= {name: value for name, value in call.arguments.items() if isinstance(value, fx.Node)}
-    # A latent is key and value in one; as one input it is gathered once.
-    inputs = list(dict.fromkeys(tensors.values()))
-    plain = {name: value for name, value in call.arguments.items() if not isinstance(value, fx.Node)}
+def _illegal(call: FiaCall, target: Target) -> str | None:
+    given = {"query": call.query, "key": call.key, "value": call.value, **call.arguments}
+    values = {name: v.meta["val"] if isinstance(v, fx.Node) else v for name, v in given.items()}
+    violations = check(call.operator._opname, values, target)
+    return "; ".join(dict.fromkeys(map(str, violations))) or None
 
-    def parallel(*values: torch.Tensor) -> torch.Tensor:
-        given = dict(zip(inputs, values, strict=False))
-        named = {name: given[source] for name, source in tensors.items()}
-        query, key, value = (named.pop(name) for name in ("query", "key", "value"))
-        here = FiaCall(call.operator, query, key, value, {**plain, **named})
+
+def _refuse(node: fx.Node, reason: str | None) -> None:
+    if reason:
+        stack = node.meta.get("nn_module_stack")
+        where = str(list(stack.values())[-1][0]) if stack else node.name
+        raise ContextParallelError(f"{where} can't be split over ranks: {reason}")
+
+
+def _replacement(
+    graph: fx.Graph, node: fx.Node, config: ContextParallel, steps: tuple[fx.Node, ...], target: Target
+) -> list[fx.Node]:
+    """The nodes of ``node``'s context parallel form, inserted ahead of it; the last is the output."""
+    inputs = Inputs(_read(node), latents_of(graph, node) if config.mode == "prefill" else None)
+    head_dim = packed_head_dim(inputs.call, target)
+
+    def parallel(*values: Any) -> torch.Tensor:
+        call, latents = inputs.given(values)
         if config.mode == "prefill":
-            step = StepInputs.unflatten(values[len(inputs) :])
-            return run_on_group(prefill_attention(here, step), config.group)
-        algorithm = decode_attention(here, config.group.ranks, config.heads_sharded)
+            step = StepInputs.unflatten(values[len(inputs.nodes) :])
+            return run_on_group(prefill_attention(call, step, latents, head_dim), config.group)
+        algorithm = decode_attention(call, config.group.ranks, config.heads_sharded)
         return run_on_group(algorithm, config.group)
 
-    spliced = splice(graph, node, parallel, [*inputs, *steps])
+    return splice(graph, node, parallel, [*inputs.nodes, *steps])
+
+
+def _put_in_place(graph: fx.Graph, node: fx.Node, output: fx.Node) -> None:
     for user in list(node.users):
         if user.target is operator.getitem and user.args[1] == 0:
-            user.replace_all_uses_with(spliced[-1])
+            user.replace_all_uses_with(output)
         graph.erase_node(user)
     graph.erase_node(node)
-    start_early([one for one in spliced if one.target in COLLECTIVES])
 
 
 def _read(node: fx.Node) -> FiaCall:
     query, key, value = node.args
     return FiaCall(node.target, query, key, value, dict(node.kwargs))
-
-
-def _where(node: fx.Node) -> str:
-    stack = node.meta.get("nn_module_stack")
-    return str(list(stack.values())[-1][0]) if stack else node.name

@@ -118,6 +118,8 @@ def _replace(site: AttentionSite, form: CallForm, arguments: MaskArguments) -> N
     tensors = dict(form.tensors)
     inputs = [tensors.pop(name) for name in ("query", "key", "value")]
     fused = call(graph, graph_operator, *inputs, **tensors, **form.plain)
+    if form.expanded_from is not None:
+        fused.meta["expanded_from"] = form.expanded_from
     result = _see_through(graph, call(graph, operator.getitem, fused, 0), form.to_bnsd)
     if arguments.nan_rows is not None:
         result = call(graph, aten.masked_fill.Scalar, result, arguments.nan_rows, float("nan"))

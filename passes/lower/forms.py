@@ -25,7 +25,8 @@ FIA = "npu_fused_infer_attention_score"
 class CallForm:
     """One operator call: tensors and plain arguments by name.
 
-    ``to_bnsd`` are the views from the operator's output to (B, N, Q, D_v).
+    ``to_bnsd`` are the views from the operator's output to (B, N, Q, D_v). ``expanded_from`` is the MLA
+    site whose latents key and value are made of, for passes that would rather move latents.
     """
 
     op: str
@@ -33,6 +34,7 @@ class CallForm:
     plain: dict[str, Any]
     to_bnsd: Views = ()
     notes: tuple[str, ...] = ()
+    expanded_from: Any = None
 
     @property
     def input_layout(self) -> str:

@@ -37,9 +37,8 @@ def split(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared) ->
         one_token = same(mla.attention.scores.query, 1)
         layout = "BNSD" if one_token else "BNSD_BSND"
         to_bnsd: Views = () if one_token else ((aten.transpose.int, (1, 2)),)
-        return CallForm(
-            FIA, {**tensors, **masks.tensors}, {**plain, "input_layout": layout, **masks.plain}, to_bnsd
-        )
+        arguments = {**plain, "input_layout": layout, **masks.plain}
+        return CallForm(FIA, {**tensors, **masks.tensors}, arguments, to_bnsd, expanded_from=mla)
     return _packed(graph, shared, mla, masks, tensors, plain)
 
 
@@ -79,4 +78,4 @@ def _packed(
     arguments = {**plain, "input_layout": "TND", **masks.plain, "sparse_mode": mode}
     sizes = [shared.number(scores.batch), shared.number(scores.query), scores.heads, mla.value_up.width]
     to_bnsd: Views = ((aten.view.default, (sizes,)), (aten.transpose.int, (1, 2)))
-    return CallForm(FIA, {**packed, **masks.tensors}, arguments, to_bnsd)
+    return CallForm(FIA, {**packed, **masks.tensors}, arguments, to_bnsd, expanded_from=mla)
