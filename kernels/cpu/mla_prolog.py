@@ -17,15 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .lengths import cumulative
 from .norms import compute_dtype, rms
 from .quant import to_int8
 from .rope import deinterleaving_rope
-from .slots import block_slots, require_slots, tokens_of, write
+from .slots import require_slots, tokens_of, write
 
-DENSE = ("BSND", "TND")
-PAGED = ("PA_BSND", "PA_NZ")
-BLOCKWISE = ("PA_BLK_BSND", "PA_BLK_NZ")
+CACHE_MODES = ("PA_BSND", "PA_NZ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,18 @@ def npu_mla_prolog_v3(
     ``weight_quant_mode`` 0 floats, 1 int8 ``weight_uq_qr``, 2 int8 tokens and weights.
     ``kv_cache_quant_mode`` 0 none, 1 per tensor, 2 per channel, 3 per token and tile (latent part, rope part
     and float32 scales in one row). Float outputs have the dtype of float tokens, bfloat16 for int8 ones.
-    8-bit floats and ``k_nope_clip_alpha`` have no CPU reference. Raises before anything is written.
+    8-bit floats and ``k_nope_clip_alpha`` have no CPU reference; ``actual_seq_len`` is reserved and not read
+    (torch_npu docs). Raises before anything is written.
     """
     if weight_quant_mode not in (0, 1, 2):
         raise NotImplementedError(f"weight_quant_mode: {weight_quant_mode} has no CPU reference, 0 to 2 have")
     if k_nope_clip_alpha is not None:
         raise NotImplementedError("k_nope_clip_alpha: what it does isn't documented")
+    _require_scales(kv_cache_quant_mode, quant_scale_ckv, quant_scale_ckr)
+    quantised_caches = (kv_cache.dtype == torch.int8, kr_cache.dtype == torch.int8)
+    if quantised_caches[0] != (kv_cache_quant_mode > 0) or quantised_caches[1] != (kv_cache_quant_mode == 2):
+        dtypes = f"{kv_cache.dtype} and {kr_cache.dtype}"
+        raise TypeError(f"kv_cache, kr_cache: {dtypes} with kv_cache_quant_mode {kv_cache_quant_mode}")
     lead = token_x.shape[:-1]
     heads, _, latent = weight_uk.shape
     rope_dim = rope_sin.shape[-1]
@@ -113,9 +116,7 @@ def npu_mla_prolog_v3(
     k_rope = deinterleaving_rope(keys[:, latent:], cos, sin)
 
     query_scale = query.new_empty(0, dtype=torch.float32)
-    if kv_cache_quant_mode == 1 and weight_quant_mode == 2:
-        if quant_scale_ckv is None:
-            raise ValueError("quant_scale_ckv: kv_cache_quant_mode 1 needs it, got None")
+    if kv_cache_quant_mode == 1 and weight_quant_mode == 2 and quant_scale_ckv is not None:
         quantised = _dynamic(query, None)
         query_scale = quantised.scale
         # The scores are multiplied by the scales of query and keys, so its rope part is divided by them.
@@ -124,16 +125,13 @@ def npu_mla_prolog_v3(
     rows = _rows(
         c_kv, k_rope, kv_cache, kr_cache, kv_cache_quant_mode, quant_scale_ckv, quant_scale_ckr, tile_size
     )
-    slots = _slots(cache_index, lead, actual_seq_len, kv_cache, cache_mode)
-    caches = [_tokens(cache, cache_mode) for cache in (kv_cache, kr_cache)[: len(rows)]]
-    for row, cache in zip(rows, caches, strict=True):
-        write(row, cache, slots)
+    _store(rows, (kv_cache, kr_cache)[: len(rows)], cache_index, cache_mode)
 
     query_norm, norm_scale = weight_uq_qr.new_empty(0), query.new_empty(0, dtype=torch.float32)
     if query_norm_flag and norm is None:
-        query_norm = c_q.to(weight_uq_qr.dtype).reshape(*lead, -1)
+        query_norm = c_q.to(weight_uq_qr.dtype).reshape(*lead, c_q.shape[-1])
     elif query_norm_flag and norm is not None:
-        query_norm, norm_scale = norm.stored.reshape(*lead, -1), norm.scale
+        query_norm, norm_scale = norm.stored.reshape(*lead, c_q.shape[-1]), norm.scale
     return (
         (query if query.dtype == torch.int8 else query.to(dtype)).reshape(*lead, heads, latent),
         query_rope.to(dtype).reshape(*lead, heads, rope_dim),
@@ -150,6 +148,17 @@ def npu_mla_prolog_v3_functional(*args: Any, **options: Any) -> tuple[Tensor, ..
     for name in ("kv_cache", "kr_cache"):
         call[name] = call[name].clone()
     return *npu_mla_prolog_v3(**call), call["kv_cache"], call["kr_cache"]
+
+
+def _require_scales(mode: int, ckv: Tensor | None, ckr: Tensor | None) -> None:
+    if mode not in (0, 1, 2, 3):
+        raise ValueError(f"kv_cache_quant_mode: {mode} isn't one of 0 to 3")
+    if mode in (1, 2) and ckv is None:
+        raise ValueError(f"quant_scale_ckv: kv_cache_quant_mode {mode} needs it, got None")
+    if mode == 1 and ckv is not None and ckv.numel() != 1:
+        raise ValueError(f"quant_scale_ckv: kv_cache_quant_mode 1 takes one number, got {tuple(ckv.shape)}")
+    if mode == 2 and ckr is None:
+        raise ValueError("quant_scale_ckr: kv_cache_quant_mode 2 needs it, got None")
 
 
 def _real(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -183,46 +192,32 @@ def _rows(
     row."""
     if mode == 0:
         return c_kv.to(kv_cache.dtype), k_rope.to(kr_cache.dtype)
-    if mode in (1, 2) and (scale_ckv is None or (mode == 2 and scale_ckr is None)):
-        raise ValueError(f"quant_scale_ckv, quant_scale_ckr: kv_cache_quant_mode {mode} needs them")
     if mode == 1 and scale_ckv is not None:
         return to_int8(c_kv, scale_ckv, None), k_rope.to(kr_cache.dtype)
     if mode == 2 and scale_ckv is not None and scale_ckr is not None:
         return to_int8(c_kv, scale_ckv, None), to_int8(k_rope, scale_ckr, None)
-    if mode != 3:
-        raise ValueError(f"kv_cache_quant_mode: {mode} isn't one of 0 to 3")
     tiles = _dynamic(c_kv.unflatten(-1, (-1, tile_size)), None)
     scales = tiles.scale.squeeze(-1).contiguous()
     parts = [tiles.stored.flatten(-2), k_rope.to(torch.bfloat16).view(torch.int8), scales.view(torch.int8)]
     return (torch.cat(parts, -1),)
 
 
-def _tokens(cache: Tensor, cache_mode: str) -> Tensor:
-    """The cache as (blocks, block_size, ...), in the order of its memory."""
-    return cache.unsqueeze(0) if cache_mode == "TND" else tokens_of(cache, cache_mode)
-
-
-def _slots(
-    index: Tensor | None, lead: torch.Size, actual_seq_len: Tensor | None, cache: Tensor, cache_mode: str
-) -> Tensor:
-    """The slot of each of the tokens, which are (T,) or (B, S)."""
-    if cache_mode in DENSE:
-        if cache.shape[: len(lead)] != lead or (cache_mode == "TND") != (len(lead) == 1):
-            raise ValueError(
-                f"kv_cache: {tuple(cache.shape)} for {tuple(lead)} tokens and cache_mode {cache_mode}"
-            )
-        return torch.arange(lead.numel(), device=cache.device)
-    if cache_mode not in PAGED + BLOCKWISE:
-        raise ValueError(f"cache_mode: {cache_mode!r} isn't one of {', '.join(PAGED + BLOCKWISE + DENSE)}")
+def _store(
+    rows: tuple[Tensor, ...], caches: tuple[Tensor, ...], index: Tensor | None, cache_mode: str
+) -> None:
+    """Write what belongs to each token to its slot; nothing if the caches are empty (torch_npu docs)."""
+    if cache_mode not in CACHE_MODES:
+        raise ValueError(f"cache_mode: {cache_mode!r} isn't one of {', '.join(CACHE_MODES)}")
     if index is None:
-        raise ValueError(f"cache_index: cache_mode {cache_mode} needs it, got None")
-    blocks, block_size = cache.shape[:2]
-    if cache_mode in PAGED:
-        return require_slots("cache_index", index, blocks * block_size, lead.numel())
-    if len(lead) == 2:
-        lengths = [lead[1]] * lead[0]
-    else:
-        lengths = [b - a for a, b in cumulative("actual_seq_len", actual_seq_len, lead.numel())]
-    needed = sum(-(-length // block_size) for length in lengths)
-    ids = require_slots("cache_index", index, blocks, needed)
-    return block_slots(ids * block_size, lengths, block_size)
+        raise ValueError("cache_index: it says where tokens are stored, got None")
+    blocks, block_size = caches[0].shape[:2]
+    if blocks * block_size == 0:
+        return
+    for row, cache in zip(rows, caches, strict=True):
+        wanted = (blocks, block_size, 1, row.shape[1])
+        if tuple(cache.shape) != wanted:
+            raise ValueError(f"kv_cache, kr_cache: {tuple(cache.shape)} where {wanted} is needed")
+    slots = require_slots("cache_index", index, blocks * block_size, rows[0].shape[0])
+    views = [tokens_of(cache, cache_mode) for cache in caches]
+    for row, view in zip(rows, views, strict=True):
+        write(row, view, slots)
