@@ -12,9 +12,10 @@ from torch._dynamo.backends.registry import lookup_backend
 from .errors import AscendFiaError
 from .options import Options, parse
 from .passes.context_parallel.config import with_step
-from .pipeline import Compiled, run_passes, target_of, without_autocast
-from .report import GraphReport
+from .pipeline import Compiled, run_passes, target_of
+from .report import CaptureReport, GraphReport
 from .report_log import record, reset
+from .runtime import CaptureOptions, capture
 from .versions import execution
 
 
@@ -47,6 +48,7 @@ def compile_graph(
     target = target_of(example_inputs, asked)
     compiled = run_passes(module, example_inputs, target, asked.context_parallel, asked.mla)
     where = execution(_device_type(example_inputs))
+    run, captured = _callable(compiled, example_inputs, asked)
     report = GraphReport(
         name=_graph_name(),
         sites=compiled.outcomes,
@@ -54,21 +56,27 @@ def compile_graph(
         execution=where.where,
         timings=compiled.timings,
         notes=(*where.notes, *compiled.notes),
+        capture=captured,
     )
-    return _callable(compiled, example_inputs, asked), report
+    return run, report
 
 
-def _callable(compiled: Compiled, example_inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
+def _callable(
+    compiled: Compiled, example_inputs: Sequence[Any], options: Options
+) -> tuple[Callable[..., Any], CaptureReport | None]:
     function: Callable[..., Any] = compiled.module.forward
+    report = None
     inputs = [*example_inputs, *(node.meta["val"] for node in compiled.step_inputs)]
     if options.inner_backend != "eager":
         function = lookup_backend(options.inner_backend)(compiled.module, inputs)
+    elif options.capture and compiled.traced:
+        function = captured = capture(compiled.module, capture_options(options))
+        report = CaptureReport(
+            tuple(captured.plan.table()), captured.lengths_cost, captured.capture_sizes, captured.refusal
+        )
     if compiled.step_inputs and options.context_parallel is not None:
         function = with_step(function, options.context_parallel.steps)
-    if compiled.autocast:
-        device = _device_type(example_inputs)
-        function = without_autocast(function, device if torch.amp.is_autocast_available(device) else "cpu")
-    return function
+    return function, report
 
 
 def capture_options(options: Options) -> CaptureOptions:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from .options import Options, parse
 from .backend import compile_graph
+from .options import Options, parse
 from .report import GraphReport, Report
 
 

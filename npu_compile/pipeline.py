@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +33,6 @@ class Compiled:
     module: fx.GraphModule
     traced: bool
     outcomes: tuple[SiteOutcome, ...] = ()
-    autocast: bool = False
     notes: tuple[str, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
     step_inputs: tuple[fx.Node, ...] = ()
@@ -65,16 +64,14 @@ def run_passes(
     except NormaliseError as error:
         return _left(module, f"left as it was: {error}", context_parallel)
     with _timed(timings, "recognise"):
-        found = recognise(normalised.module.graph)
+        found = recognise(normalised.graph)
     with _timed(timings, "lower"):
-        outcomes = lower(normalised.module, found, target, MlaLowering(normalised.module.graph, target, mla))
+        outcomes = lower(normalised, found, target, MlaLowering(normalised.graph, target, mla))
     parallel = Rewritten()
     if context_parallel is not None:
         with _timed(timings, "context parallel"):
-            parallel = rewrite(normalised.module, context_parallel, outcomes, target)
-    return Compiled(
-        normalised.module, True, outcomes, normalised.autocast, parallel.notes, timings, parallel.inputs
-    )
+            parallel = rewrite(normalised, context_parallel, outcomes, target)
+    return Compiled(normalised, True, outcomes, parallel.notes, timings, parallel.inputs)
 
 
 def _left(module: fx.GraphModule, note: str, context_parallel: ContextParallel | None) -> Compiled:
@@ -128,13 +125,3 @@ def _timed(timings: dict[str, float], name: str) -> Iterator[None]:
         yield
     finally:
         timings[name] = time.perf_counter() - start
-
-
-def without_autocast(function: Callable[..., Any], device_type: str) -> Callable[..., Any]:
-    """The traced graph holds autocast's casts already; running it under autocast would cast again."""
-
-    def run(*args: Any) -> Any:
-        with torch.autocast(device_type, enabled=False), torch.autocast("cpu", enabled=False):
-            return function(*args)
-
-    return run

@@ -14,12 +14,28 @@ from .passes.site import SiteOutcome
 
 
 @dataclass(frozen=True)
+class CaptureReport:
+    """How a graph is captured and replayed.
+
+    ``update_plan``: rows of (record, operator, call, length argument, source), see docs/capture.md;
+    ``lengths`` what reading a step's lengths costs; ``sizes`` the batch sizes that batches are padded to,
+    None: as they come; ``refusal`` why the graph is not captured.
+    """
+
+    update_plan: tuple[tuple[str, ...], ...] = ()
+    lengths: str = ""
+    sizes: tuple[int, ...] | None = None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
 class GraphReport:
     """What became of the attention of one graph that dynamo handed to the backend.
 
     ``name`` is dynamo's compile id (``"0/1"``: the first code object's second compilation);
     ``target`` the machine lowered for; ``execution`` where the graph runs, such as
-    ``"reference (cpu)"``; ``timings`` seconds by pass; ``notes`` sentences about the whole graph.
+    ``"reference (cpu)"``; ``timings`` seconds by pass; ``notes`` sentences about the whole graph;
+    ``capture`` how it is captured, None where that was not asked for.
     """
 
     name: str
@@ -28,6 +44,7 @@ class GraphReport:
     execution: str = ""
     timings: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    capture: CaptureReport | None = None
 
     @property
     def lowered(self) -> tuple[SiteOutcome, ...]:
@@ -88,5 +105,17 @@ def _graph_dict(graph: GraphReport) -> dict[str, Any]:
         "execution": graph.execution,
         "timings": dict(graph.timings),
         "notes": list(graph.notes),
+        "capture": _capture_dict(graph.capture),
         "sites": sites,
+    }
+
+
+def _capture_dict(capture: CaptureReport | None) -> dict[str, Any] | None:
+    if capture is None:
+        return None
+    return {
+        "update_plan": [list(row) for row in capture.update_plan],
+        "lengths": capture.lengths,
+        "sizes": None if capture.sizes is None else list(capture.sizes),
+        "refusal": capture.refusal,
     }

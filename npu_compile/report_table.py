@@ -16,7 +16,7 @@ from rich.text import Text
 
 from .console import WIDTH, console
 from .passes.site import SiteOutcome
-from .report import GraphReport, Report
+from .report import CaptureReport, GraphReport, Report
 
 
 def show(report: Report) -> None:
@@ -48,11 +48,27 @@ def _graph(graph: GraphReport) -> Iterator[RenderableType]:
         yield _bullet(note)
     if graph.lowered:
         yield _table(graph.lowered)
+    if graph.capture is not None:
+        yield from map(_bullet, _capture(graph.capture))
     for where, group in _alike(graph.left):
         site = group[0]
         yield _bullet(f"left as it was: {where} ({_origin(site)}): {site.reason}", style="yellow")
     for where, group in _alike(graph.lowered):
         yield from (_bullet(f"{where}: {note}") for note in group[0].notes)
+
+
+def _capture(capture: CaptureReport) -> Iterator[str]:
+    if capture.refusal is not None:
+        yield f"not captured: {capture.refusal}"
+        return
+    sizes = "as they come" if capture.sizes is None else ", ".join(map(str, capture.sizes))
+    yield f"captured once a shape (batches: {sizes}); lengths: {capture.lengths or 'none'}"
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for record, operator, _, key, source in capture.update_plan:
+        alike.setdefault((operator, key, source), []).append(int(record))
+    for (operator, key, source), records in alike.items():
+        update = f"{key} = {source}" if key else "no lengths"
+        yield f"update of record {_span(records)}, {operator}: {update}"
 
 
 def _table(sites: Sequence[SiteOutcome]) -> Table:

@@ -10,7 +10,6 @@ static cache once per step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,20 +25,11 @@ class NormaliseError(RuntimeError):
     """The graph can't be traced again; the message says at which operation."""
 
 
-@dataclass(frozen=True)
-class Normalised:
-    """``module`` takes what the dynamo graph takes, in the same order, and returns the same.
+def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:
+    """``module`` traced to ATen: takes and returns the same, node values are in ``node.meta["val"]``.
 
-    ``autocast`` says that the trace ran under autocast: its casts are explicit in the graph
-    now, and the module must run with autocast off.
-    """
-
-    module: fx.GraphModule
-    autocast: bool
-
-
-def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Normalised:
-    """Trace ``module`` to ATen. Node values are in ``node.meta["val"]``.
+    Autocast works below this level: its casts are not in the graph, though values have their
+    dtypes, and the traced module must run under the autocast state it was traced in.
 
     Raises:
         NormaliseError: an operation in the graph can't be traced under fake tensors.
@@ -58,7 +48,7 @@ def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Normalis
     _drop_aliases(traced.graph)
     remove_dead_code(traced.graph)
     traced.recompile()
-    return Normalised(traced, autocast=_under_autocast(module))
+    return traced
 
 
 class _Retrace(fx.Interpreter):
@@ -143,12 +133,3 @@ def _drop_aliases(graph: fx.Graph) -> None:
         if node.op == "call_function" and node.target is torch.ops.aten.alias.default:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-
-
-def _under_autocast(module: fx.GraphModule) -> bool:
-    if torch._C._is_any_autocast_enabled():
-        return True
-    return any(
-        node.op == "call_function" and getattr(node.target, "__name__", "") == "_enter_autocast"
-        for node in module.graph.nodes
-    )

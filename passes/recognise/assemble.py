@@ -33,6 +33,8 @@ class Parts:
     masks: tuple[MaskTerm, ...]
     softmax_dtype: torch.dtype
     sink: fx.Node | None = None
+    autocast: torch.dtype | None = None
+    """What autocast makes of the operands when the program runs; None where it does nothing."""
 
 
 class Surroundings:
@@ -58,12 +60,20 @@ def unbatched(rank: int) -> Views:
     return ((aten.squeeze.dim, (0,)),) * (4 - rank)
 
 
-def operand_shape(read: Operand) -> tuple[Any, ...]:
-    """The shape of an operand with its views, without adding them to the graph."""
+def operand_value(read: Operand) -> torch.Tensor:
+    """The fake value of an operand with its views, without adding them to the graph."""
     fake = value(read.node)
     for target, arguments in read.views:
         fake = target(fake, *(a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments))
-    return tuple(fake.shape)
+    return fake
+
+
+def operand_shape(read: Operand) -> tuple[Any, ...]:
+    return tuple(operand_value(read).shape)
+
+
+def _as_dtype(read: Operand, dtype: torch.dtype) -> Operand:
+    return read if operand_value(read).dtype == dtype else viewed(read, aten.to.dtype, dtype)
 
 
 def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
@@ -77,6 +87,8 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
     key, value_ = fold_repeated_heads(parts.key), fold_repeated_heads(parts.value)
     if not same(operand_shape(key)[1], operand_shape(value_)[1]):
         key, value_ = parts.key, parts.value
+    if parts.autocast is not None:
+        query, key, value_ = (_as_dtype(read, parts.autocast) for read in (query, key, value_))
     batch, heads, q_len, head_dim = operand_shape(query)
     k_batch, kv_heads, k_len, key_dim = operand_shape(key)
     v_batch, _, v_len, value_dim = operand_shape(value_)
@@ -90,11 +102,11 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
             raise Declined(f"the number of {name} is symbolic")
     if not required_equal(k_len, v_len) or head_dim != key_dim or kv_heads == 0 or heads % kv_heads:
         raise Declined(
-            f"shapes do not fit: query {operand_shape(query)}, key {operand_shape(key)}, value {operand_shape(value_)}"
+            "shapes do not fit: query {}, key {}, value {}".format(*map(operand_shape, (query, key, value_)))
         )
     if not same(batch, k_batch) or not same(batch, v_batch):
         query, key, value_, batch = _broadcast_batch(query, key, value_)
-    dtypes = [value(read.node).dtype for read in (query, key, value_)]
+    dtypes = [operand_value(read).dtype for read in (query, key, value_)]
     if len(set(dtypes)) != 1:
         raise Declined("query, key and value have different dtypes: " + ", ".join(str(d) for d in dtypes))
     if not dtypes[0].is_floating_point:

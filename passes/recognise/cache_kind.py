@@ -13,7 +13,7 @@ CacheKind = Literal["none", "static", "dynamic"]
 
 
 def cache_kind(key: Operand, writes: Writes, inputs: dict[int, fx.Node]) -> CacheKind:
-    """``static``: the storage is a graph input that the graph writes to. ``dynamic``: an input plus new tokens."""
+    """``static``: a graph input that the graph writes to. ``dynamic``: an input and new tokens together."""
     if storage(key.node) in inputs and (writes.to(key.node) or key.node.op == "placeholder"):
         return "static"
     if is_call(key.node, aten.cat) and any(

@@ -24,7 +24,7 @@ from npu_compile.passes.values import (
 
 @dataclass(frozen=True)
 class Step:
-    """``node`` is made of ``scores`` by one of: a scale, a mask, a reshape, or something that can't be fused."""
+    """``node`` is made of ``scores`` by a scale, a mask, a reshape, or something that can't be fused."""
 
     scores: fx.Node
     scale: float | fx.Node = 1.0
@@ -33,7 +33,7 @@ class Step:
 
 
 def steps_to(node: fx.Node) -> Iterator[Step]:
-    """The ways to read ``node`` as something done to scores; two where either side of a sum may be the scores."""
+    """The ways to read ``node`` as something done to scores: two for a sum, either side may be the scores."""
     if (source := same_value_input(node)) is not None:
         yield Step(source)
     elif is_call(node, aten.to, aten._to_copy):

@@ -45,7 +45,8 @@ def match_sdpa(node: fx.Node) -> Parts:
         value=batched(operand(value_, node)),
         scale=float(scale),
         masks=tuple(masks),
-        softmax_dtype=torch.float32 if value(query).dtype.itemsize < 4 else value(query).dtype,
+        softmax_dtype=torch.float32 if value(node).dtype.itemsize < 4 else value(node).dtype,
+        autocast=value(node).dtype if value(query).dtype != value(node).dtype else None,
     )
 
 

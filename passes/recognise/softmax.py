@@ -84,7 +84,14 @@ def match_softmax(node: fx.Node) -> Parts | None:
         scale=scores.scale,
         masks=scores.masks,
         softmax_dtype=scores.mask_dtype or value(node).dtype,
+        autocast=_autocast(scores.product) or _autocast(weighted),
     )
+
+
+def _autocast(product: Product) -> torch.dtype | None:
+    """The dtype that a product has under autocast where its operands have another one."""
+    dtype = value(product.node).dtype
+    return dtype if value(product.rhs.node).dtype != dtype else None
 
 
 def _scores(node: Any, reader: fx.Node, steps_left: int) -> Scores | None:
@@ -118,9 +125,8 @@ def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
         return replace(done, obstacle=done.obstacle or step.obstacle)
     if step.mask is not None:
         term = step.mask
-        if len(shape(node)) == 3 and done.wide is not None and term.node is not None:
-            if len(shape(term.node)) == 3 and not same(shape(term.node)[0], 1):
-                return replace(done, obstacle="a mask is given per batch and head in one dimension")
+        if len(shape(node)) == 3 and done.wide is not None and _per_flat_head(term):
+            return replace(done, obstacle="a mask is given per batch and head in one dimension")
         done = replace(done, masks=(*done.masks, term), mask_dtype=value(node).dtype)
     elif isinstance(step.scale, fx.Node) or step.scale != 1.0:
         if done.masks:
@@ -130,10 +136,15 @@ def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
         else:
             done = replace(done, scale=done.scale * step.scale)
     if done.wide is None and len(shape(node)) == 4:
-        if any(t.node is not None and len(shape(t.node)) == 3 for t in done.masks):
+        if any(map(_per_flat_head, done.masks)):
             return replace(done, obstacle="a mask is given per batch and head in one dimension")
         done = replace(done, wide=shape(node))
     return done
+
+
+def _per_flat_head(term: MaskTerm) -> bool:
+    """A mask (B*N, Q, K), which doesn't broadcast to scores of four dimensions."""
+    return term.node is not None and len(shape(term.node)) == 3 and not same(shape(term.node)[0], 1)
 
 
 def _weighted(node: fx.Node) -> Product:

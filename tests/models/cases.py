@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tests.models.tiny import VOCABULARY, Family
 from transformers import DynamicCache, StaticCache
+
+from tests.models.tiny import VOCABULARY, Family
 
 Outputs = list[torch.Tensor]
 Case = Callable[[Family, Any, Callable[..., Any]], Outputs]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers as hf
+
 from tests.models.tiny import VOCABULARY
 
 

@@ -44,9 +44,9 @@ def calls(module: fx.GraphModule) -> list[fx.Node]:
     return [n for n in module.graph.nodes if n.op == "call_function" and FIA in str(n.target)]
 
 
-def qkv(heads: int = N, kv_heads: int = N, queries: int = Q, keys: int = K, dtype: Any = torch.float32) -> Any:
+def qkv(kv_heads: int = N, queries: int = Q, keys: int = K, dtype: Any = torch.float32) -> Any:
     return (
-        random(B, heads, queries, D, dtype=dtype),
+        random(B, N, queries, D, dtype=dtype),
         random(B, kv_heads, keys, D, seed=1, dtype=dtype),
         random(B, kv_heads, keys, D, seed=2, dtype=dtype),
     )
@@ -131,10 +131,11 @@ EMPTY_ROWS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
         q, k, v, torch.zeros(()).masked_fill(~m, float("-inf"))
     ),
     "finite minimum: the mean of V": lambda q, k, v, m: (
-        (q @ k.mT) * 0.25 + torch.where(m, 0.0, torch.finfo(q.dtype).min)
-    ).softmax(-1)
-    @ v,
-    "-inf by hand: NaN": lambda q, k, v, m: ((q @ k.mT) * 0.25).masked_fill(~m, float("-inf")).softmax(-1) @ v,
+        ((q @ k.mT) * 0.25 + torch.where(m, 0.0, torch.finfo(q.dtype).min)).softmax(-1) @ v
+    ),
+    "-inf by hand: NaN": lambda q, k, v, m: (
+        ((q @ k.mT) * 0.25).masked_fill(~m, float("-inf")).softmax(-1) @ v
+    ),
 }
 
 

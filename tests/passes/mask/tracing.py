@@ -45,7 +45,7 @@ def compiled(function: Callable[..., Any], *inputs: Any, dynamic: bool | None = 
     found: list[Traced] = []
 
     def backend(module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
-        graph_module = normalise(module, examples).module
+        graph_module = normalise(module, examples)
         output = next(iter(reversed(graph_module.graph.nodes)))
         masks = [n for n in output.args[0] if isinstance(n, fx.Node) and _is_mask(n.meta["val"])]
         held = tuple(x.node.hint if isinstance(x, torch.SymInt) else x.clone() for x in examples)
