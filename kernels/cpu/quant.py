@@ -86,11 +86,11 @@ class Factors:
         if self.mode == 0:
             return Constant(factor.reshape(()) if factor.numel() == 1 else factor.reshape(kv_heads, 1, -1))
         if self.mode == 1:
-            return PerToken(factor.reshape(-1, 1, factor.shape[-1]))
+            return PerToken(factor.reshape(factor.shape[-2], 1, factor.shape[-1]))
         if self.mode == 2:
             return Constant(factor.reshape(kv_heads, 1, 1))
         if self.mode == 3:
-            return PerToken(factor.reshape(-1, kv_heads, factor.shape[-1]))
+            return PerToken(factor)
         if self.mode not in (4, 5):
             raise ValueError(f"quantisation mode {self.mode} isn't one of 0 to 5")
         if not paged:

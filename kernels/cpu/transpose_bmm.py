@@ -47,4 +47,4 @@ def npu_transpose_batchmatmul(
         return out.contiguous()
     if batch * columns % factor:
         raise ValueError(f"batch_split_factor: {factor} doesn't divide {batch} * {columns}")
-    return out.reshape(rows, factor, -1).transpose(0, 1).contiguous()
+    return out.reshape(rows, factor, batch * columns // factor).transpose(0, 1).contiguous()
