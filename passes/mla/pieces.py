@@ -70,23 +70,48 @@ def unsliced(read: Operand) -> tuple[Operand, Views] | None:
 
     The operand is a node of four dimensions, or :data:`HEADS_FIRST` of one. None if ``read`` has other views.
     """
-    turned = read.views[-1:] == HEADS_FIRST
-    cuts = list(read.views[:-1] if turned else read.views)
-    sequence = 1 if turned else 2
-    if len(shape(read.node)) != 4 or any(t not in _CUTS or a[0] != sequence for t, a in cuts):
+    views = _reordered(read.views)
+    turned = views[-1:] == HEADS_FIRST
+    views = views[:-1] if turned else views
+    if len(shape(read.node)) != 4 or any(t not in _CUTS or a[0] != (1 if turned else 2) for t, a in views):
         return None
+    cuts = [(target, (2, *arguments[1:])) for target, arguments in views]
     node, read_at = read.node, read.read_at
     while True:
         if (source := same_value_input(node)) is not None:
             read_at = node if not shares_storage(node, source) else read_at
-            node = source
-        elif is_call(node, *_CUTS) and argument(node, 1, "dim", 0) % 4 == sequence and not node.kwargs:
-            cuts.insert(0, (node.target, (sequence, *node.args[2:])))
-            node = argument(node, 0, "self")
+        elif (
+            is_call(node, aten.transpose.int) and _reordered(((node.target, node.args[1:3]),)) == HEADS_FIRST
+        ):
+            turned = not turned
+            source = argument(node, 0, "self")
+        elif (
+            is_call(node, *_CUTS)
+            and argument(node, 1, "dim", 0) % 4 == (1 if turned else 2)
+            and not node.kwargs
+        ):
+            cuts.insert(0, (node.target, (2, *node.args[2:])))
+            source = argument(node, 0, "self")
         else:
             break
-    whole = Operand(node, read_at, HEADS_FIRST if turned else ())
-    return whole, tuple((target, (2, *arguments[1:])) for target, arguments in cuts)
+        node = source
+    return Operand(node, read_at, HEADS_FIRST if turned else ()), tuple(cuts)
+
+
+def _reordered(views: Views) -> Views:
+    """Views that only reorder dimensions, as :data:`HEADS_FIRST` or none; others as they are."""
+    order = [0, 1, 2, 3]
+    for target, arguments in views:
+        if target is aten.transpose.int:
+            a, b = (d % 4 for d in arguments)
+            order[a], order[b] = order[b], order[a]
+        elif target is aten.permute.default:
+            order = [order[d] for d in arguments[0]]
+        else:
+            return views
+    if order == [0, 1, 2, 3]:
+        return ()
+    return HEADS_FIRST if order == [0, 2, 1, 3] else views
 
 
 def pieces(read: Operand, writes: Writes) -> tuple[Piece, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npu_compile.passes.mla.pieces import Piece, pieces, unsliced
+from npu_compile.passes.mla.pieces import Piece, owner, pieces, unsliced
 from npu_compile.passes.mla.projection import Projected, Unprojected, projected
 from npu_compile.passes.mla.site import MlaSite, NotAbsorbable
 from npu_compile.passes.recognise.assemble import Surroundings, operand_shape
@@ -14,47 +14,49 @@ from npu_compile.passes.values import aten, same, same_shape, value, viewed
 
 def recognise_mla(site: AttentionSite, around: Surroundings) -> MlaSite | NotAbsorbable | None:
     """``site`` with the latent behind it; None where its key has no part that all heads share."""
-    if site.num_key_value_heads != site.scores.heads:
-        return None
     parts = pieces(site.key, around.writes)
-    if len(parts) != 2:
+    if site.num_key_value_heads != site.scores.heads or len(parts) != 2:
         return None
     shared = [_one_head(part) for part in parts]
-    if (shared[0] is None) == (shared[1] is None):
-        return None
-    at = 0 if shared[0] is not None else 1
-    key_rope, own = shared[at], parts[1 - at]
-    assert key_rope is not None
+    found: MlaSite | NotAbsorbable | None = None
+    for own, rope in ((0, 1), (1, 0)):
+        key_rope = shared[rope]
+        # With one head in all, either part could be the shared one.
+        if key_rope is not None and (shared[own] is None or site.scores.heads == 1):
+            found = _with_parts(site, parts[own], parts[rope], key_rope, around)
+            if isinstance(found, MlaSite):
+                break
+    return found
+
+
+def _with_parts(
+    site: AttentionSite, own: Piece, rope: Piece, key_rope: Operand, around: Surroundings
+) -> MlaSite | NotAbsorbable:
+    """The site, given which part of its key each head has for itself and which is shared."""
     try:
         key, value_ = projected(own.source, around.writes), projected(site.value, around.writes)
     except Unprojected as reason:
         return NotAbsorbable(str(reason))
     if (unfit := _unfit(key, value_, key_rope)) is not None:
         return NotAbsorbable(unfit)
-    query_nope, query_rope = _query_parts(site, own, parts[at], around)
-    latent_dim = operand_shape(key.latent)[-1]
-    read = {
-        "latent": key.latent,
-        "rope part of the key": key_rope,
-        "query": query_nope,
-        "rope part": query_rope,
-    }
-    for name, operand in read.items():
+    query_nope, query_rope = _query_parts(site, own, rope, around)
+    for operand in (key.latent, key_rope, query_nope, query_rope):
         if (write := around.writes.between(operand, site.output)) is not None:
-            return NotAbsorbable(f"the {name} is overwritten ({write.name}) before the attention is computed")
+            return NotAbsorbable(f"{operand.node.name} is overwritten ({write.name}) before the attention")
+    latent = key.latent
     return MlaSite(
         attention=site,
-        latent=key.latent,
+        latent=latent,
         key_rope=key_rope,
         key_nope=own.source,
         query_nope=query_nope,
         query_rope=query_rope,
         key_up=key.rows,
         value_up=value_.rows,
-        latent_dim=latent_dim,
+        latent_dim=operand_shape(latent)[-1],
         nope_dim=own.width,
-        rope_dim=parts[at].width,
-        cache=cache_kind(key.latent, around.writes, around.inputs),
+        rope_dim=rope.width,
+        cache=cache_kind(Operand(owner(latent.node), latent.read_at), around.writes, around.inputs),
     )
 
 
@@ -71,11 +73,11 @@ def _one_head(part: Piece) -> Operand | None:
 
 def _unfit(key: Projected, value_: Projected, rope: Operand) -> str | None:
     """Why key and value can't be read from one latent, or None."""
-    if key.latent.node is not value_.latent.node:
+    if (key.latent.node, key.latent.views) != (value_.latent.node, value_.latent.views):
         return "key and value are projected from different latents"
-    latent, other, shared = (operand_shape(read) for read in (key.latent, value_.latent, rope))
-    if not same_shape(latent, other) or not same_shape(latent[:3], shared[:3]):
-        return "the latent of the keys, that of the values and the rope part differ in length"
+    latent, shared = operand_shape(key.latent), operand_shape(rope)
+    if not same_shape(latent[:3], shared[:3]):
+        return f"there are latents {latent[:3]} and rope parts {shared[:3]}"
     if not isinstance(latent[-1], int):
         return "the size of the latent is symbolic"
     if value(key.latent.node).dtype != value(key.rows.weight).dtype:
