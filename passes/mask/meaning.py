@@ -89,11 +89,17 @@ class MaskAnalyser:
         return any(write > node and (reader is None or write < reader) for write in self.writes.to(node))
 
     def _analyse(self, masks: Sequence[MaskTerm], scores: ScoreShape, dtype: torch.dtype) -> MaskMeaning:
-        shape = (scores.batch, scores.heads, scores.query, scores.key)
         if size(scores.key) == Linear():
             raise MaskNotExpressible("there are no keys")
         splitter = Splitter(self.interpreter, scores, dtype, alone=len(masks) == 1)
-        parts = [part for term in masks for part in splitter.split(term)]
+        parts = tuple(part for term in masks for part in splitter.split(term))
+        key = (parts, _sizes(scores), dtype)
+        if key not in self._meanings:
+            self._meanings[key] = self._meaning(parts, scores, dtype)
+        return self._meanings[key]
+
+    def _meaning(self, parts: tuple[Part, ...], scores: ScoreShape, dtype: torch.dtype) -> MaskMeaning:
+        shape = (scores.batch, scores.heads, scores.query, scores.key)
         shared = [part for part in parts if not part.per_head]
         kept = conjunction(part.keep for part in shared if part.keep is not None)
         kept = substitute(kept, {i - 4: Linear() for i, n in enumerate(shape) if same(n, 1)})
@@ -110,7 +116,7 @@ class MaskAnalyser:
             maybe_empty_rows=empty,
             at_run_time=at_run_time,
             words=_words(keep, bias),
-            parts=tuple(parts),
+            parts=parts,
             softmax_dtype=dtype,
             prover=self.prover,
         )

@@ -96,7 +96,7 @@ class Splitter:
 
     def _addends(self, node: fx.Node) -> Iterator[Part]:
         value = self._interpreter.value(node)
-        if isinstance(value, Sum) and len(value.nodes) > 1:
+        if isinstance(value, Sum) and value.nodes != (node,):
             for addend in value.nodes:
                 yield from self._addends(addend)
         elif self._alone and isinstance(value, Sum) and (found := self._masked_bias(node)) is not None:

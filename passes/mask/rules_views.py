@@ -43,10 +43,7 @@ def _same(interpreter: Interpreter, node: fx.Node) -> Value:
 
 @rule(aten.expand.default, aten.expand_as.default, aten.broadcast_to.default)
 def _expand(interpreter: Interpreter, node: fx.Node) -> Value:
-    source = interpreter.read(source_of(node), node)
-    if isinstance(source, Sum) and len(source.nodes) == 1 and source.nodes[0] is source_of(node):
-        raise Unknown
-    return source
+    return interpreter.read(source_of(node), node)
 
 
 @rule(aten.repeat.default)

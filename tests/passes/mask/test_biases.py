@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from npu_compile.passes.site import MaskTerm
+from npu_compile.passes.mask.meaning import MaskAnalyser
+from npu_compile.passes.site import MaskTerm, ScoreShape
 from tests.passes.mask.tracing import Result, program, run, term, trace
 
 INF = float("inf")
@@ -79,6 +80,21 @@ def test_a_position_bias_and_a_mask_in_one_sum() -> None:
     found = check(run(trace(mask, torch.randn(1, N, Q, K), padding), SIZES))
     assert found.meaning.words == "padding mask input padding_1, bias from mul"
     assert found.lengths == [4, K] and found.plan.empty_rows == "mean"
+
+
+def test_each_layer_its_own_copy_of_a_masked_bias() -> None:
+    """SDPA gets a contiguous copy in every layer: the layers still share the analysis and what is emitted."""
+
+    def masks(bias: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.where(padding[:, None, None, :].expand(B, 1, Q, K), bias * 1.0, MINIMUM)
+        return total.contiguous(), total.expand(B, N, Q, K).clone()
+
+    padding = torch.ones(B, K, dtype=torch.bool)
+    padding[0, 4:] = False
+    traced = trace(masks, torch.randn(1, N, Q, K), padding)
+    analyser, scores = MaskAnalyser(traced.graph), ScoreShape(*SIZES)
+    first, second = (analyser.analyse([term(mask)], scores) for mask in traced.masks)
+    assert first is second and first.words == "padding mask input padding_1, bias from mul"
 
 
 def test_a_position_bias_with_causality_keeps_the_causal_mode() -> None:
