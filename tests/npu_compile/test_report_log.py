@@ -4,12 +4,13 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 from torch._guards import CompileContext
 
 from npu_compile.options import Options
 from npu_compile.passes.site import SiteOutcome
 from npu_compile.report import GraphReport
-from npu_compile.report_log import ReportLog, traits_of
+from npu_compile.report_log import Origin, ReportLog, origin_of
 
 SITE = SiteOutcome("attention", "sdpa", "", "", op="ascend_fia.npu_fused_infer_attention_score")
 
@@ -24,7 +25,7 @@ class Recorder:
     def compile(self, function, options=None, **keywords):
         def backend(gm, example_inputs):
             name = str(CompileContext.current_compile_id())
-            self.log.record(GraphReport(name, (SITE,)), traits_of(gm), options or Options())
+            self.log.record(GraphReport(name, (SITE,)), origin_of(gm), options or Options())
             return gm
 
         return torch.compile(function, backend=backend, **keywords)
@@ -40,7 +41,7 @@ def recorder():
 
 
 def model():
-    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU())
 
 
 def test_nothing_compiled_is_an_empty_report(recorder):
@@ -80,21 +81,47 @@ def test_other_options_begin_a_new_report(recorder):
     assert recorder.graphs == 1
 
 
-def test_what_follows_a_graph_break_belongs_to_the_model(recorder):
-    first, last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+def attend(x):
+    torch._dynamo.graph_break()
+    return x.softmax(-1)
 
-    def broken(x):
-        x = first(x)
-        torch._dynamo.graph_break()
-        x = x.softmax(-1)
-        torch._dynamo.graph_break()
-        return last(x)
 
-    recorder.compile(broken)(torch.randn(3, 8))
+class Broken(nn.Module):
+    """Three graphs around two graph breaks; the middle one, a function of its own, reads no weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.last(attend(self.first(x)))
+
+
+@pytest.mark.parametrize("of", ["module", "forward"])
+def test_the_parts_around_a_graph_break_belong_together(recorder, of):
+    whole = Broken()
+    if of == "module":
+        recorder.compile(whole)(torch.randn(3, 8))
+    else:
+        whole.forward = recorder.compile(whole.forward)
+        whole(torch.randn(3, 8))
     assert recorder.graphs == 3
 
 
-def test_functions_without_weights_are_told_apart_by_their_code(recorder):
+def test_a_function_after_a_model_is_another_program(recorder):
+    recorder.compile(Broken())(torch.randn(3, 8))
+    recorder.compile(lambda x: x.sin())(torch.randn(3, 8))
+    assert recorder.graphs == 1
+
+
+def test_an_unknown_program_is_known_by_its_weights():
+    log, weights = ReportLog(), [nn.Parameter(torch.zeros(3)) for _ in range(3)]
+    for graphs, held in ((1, weights[:1]), (2, weights[:2]), (3, weights[1:]), (1, ()), (1, ())):
+        log.record(GraphReport("0/0"), Origin(held), Options())
+        assert len(log.report().graphs) == graphs
+
+
+def test_functions_without_weights_are_told_apart(recorder):
     functions = [lambda x: x.sin(), lambda x: x.cos()]
     compiled, other = (recorder.compile(function, dynamic=False) for function in functions)
     compiled(torch.randn(3))
@@ -117,7 +144,7 @@ def test_no_model_is_kept_alive(recorder):
 
 def test_a_weight_at_the_address_of_a_dead_one_is_another(recorder):
     for _ in range(5):
-        recorder.log.record(GraphReport("0/0"), traits_of(torch.fx.symbolic_trace(model())), Options())
+        recorder.log.record(GraphReport("0/0"), Origin([nn.Parameter(torch.zeros(3))]), Options())
         gc.collect()
         assert recorder.graphs == 1
 
