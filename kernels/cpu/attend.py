@@ -143,13 +143,19 @@ def _masked(
     if any(band.limits(q_len, kv_len)):
         outside = band.hidden(q_len, kv_len, q.device)
         hidden = outside if hidden is None else hidden | outside
-    mask = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias.to(q.dtype)
+    mask = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else _addend(bias, q.dtype)
     if hidden is not None:
         mask = mask.masked_fill(hidden, float("-inf"))
     mask = mask[(None,) * (4 - mask.dim())]
     out, lse = _call(q, k, v, scale, mask)
     # The fused kernel gives such rows out 0, as it should, but lse 0.
     return out, lse.masked_fill((mask == float("-inf")).all(-1), float("-inf"))
+
+
+def _addend(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """A float32 bias is taken as it is, which keeps precision; the fused kernel reads it wrongly for float64
+    inputs."""
+    return bias if bias.dtype == torch.float32 and dtype != torch.float64 else bias.to(dtype)
 
 
 def _banded(q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band) -> tuple[Tensor, Tensor]:

@@ -53,13 +53,15 @@ def npu_fusion_attention(
     a last dim: (B, N, S, 8), for TND (T, N, 8) with each request's block lying as N, S unless
     ``softmax_layout`` is TND; an empty tensor and three zeros, which belong to dropout. Without
     ``atten_mask`` nothing is masked, whatever ``sparse_mode`` says. For TND the lengths are cumulative, and
-    requests of length 0 at the end, given as 0, are left out. Raises NotImplementedError for dropout, sinks
-    and the modes 5 to 8.
+    requests of length 0 at the end, given as 0, are left out. Raises NotImplementedError for dropout, sinks,
+    the modes 5 to 8 and ``pse`` with TND.
     """
     if keep_prob != 1.0 or dropout_mask is not None or padding_mask is not None or sink is not None:
         raise NotImplementedError("keep_prob < 1, dropout_mask, padding_mask and sink have no CPU reference")
     if sparse_mode not in MODES and atten_mask is not None:
         raise NotImplementedError(f"sparse_mode: {sparse_mode} has no CPU reference, {MODES} have")
+    if pse is not None and input_layout == "TND":
+        raise NotImplementedError("pse: its form for TND isn't documented")
     if input_layout not in LAYOUTS:
         raise ValueError(f"input_layout: {input_layout!r} isn't one of {', '.join(LAYOUTS)}")
     q, k, v = _views(query, key, value, head_num, input_layout)
@@ -76,7 +78,7 @@ def npu_fusion_attention(
         kv_len = keys.shape[2]
         bias = None if pse is None else _bias(pse, request, q_len, kv_len)
         band, hidden = mask.band(request.q_len, kv_len), mask.hidden(request, kv_len, 0)
-        scaled = None if bias is None else bias * scale
+        scaled = None if bias is None else bias.to(torch.float32) * scale
         part, lse = attend(rows, keys, values, scale, band, hidden, scaled)
         request.query.of(out).copy_(part)
         maximum = _maximum(rows, keys, scale, band.hidden(request.q_len, kv_len, q.device), hidden, scaled)
