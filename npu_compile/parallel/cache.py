@@ -1,9 +1,8 @@
 """A Hugging Face cache that holds this rank's share of the keys.
 
-Each layer keeps rows (B, N, capacity + 1, D) of K and V: for multi-head latent attention, of the
-latents and their rope. Sequences lie interleaved over the ranks (layout/interleave.py). The last row
-is spare: a decode step writes there what another rank keeps, so that its graph is the same on every
-rank and step.
+Each layer keeps rows (B, N, rows, D) of K and V: for multi-head latent attention, of the latents and
+their rope. Sequences lie interleaved over the ranks (layout/interleave.py). The last row is spare: a
+decode step writes there what another rank keeps, so that its graph is the same on every rank and step.
 """
 
 from __future__ import annotations
@@ -53,18 +52,19 @@ class ShardedLayer(CacheLayerMixin):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, step: CacheStep, batch: int, capacity: int) -> None:
+    def __init__(self, step: CacheStep, batch: int, rows: int) -> None:
         super().__init__()
         self.step = step
         self.batch = batch
-        self.capacity = capacity
+        self.rows = rows
         self.fresh: tuple[Tensor, Tensor] | None = None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate for K/V (.., N, .., D) like the given ones."""
-        rows = self.capacity + 1
-        self.keys = key_states.new_zeros(self.batch, key_states.shape[1], rows, key_states.shape[-1])
-        self.values = value_states.new_zeros(self.batch, value_states.shape[1], rows, value_states.shape[-1])
+        self.keys, self.values = (
+            like.new_zeros(self.batch, like.shape[1], self.rows, like.shape[-1])
+            for like in (key_states, value_states)
+        )
         for tensor in (self.keys, self.values):
             torch._dynamo.maybe_mark_dynamic(tensor, 0)
         self.is_initialized = True
@@ -105,7 +105,7 @@ class ShardedLayer(CacheLayerMixin):
         """Cached tokens that come before the new ones, as the mask is built from it."""
         if self.step.prefill:
             return self.step.prefix.shape[1]
-        return self.capacity
+        return self.rows - 1
 
     def get_mask_sizes(self, query_length: Any) -> tuple[Any, int]:
         # Before transformers 5 this is the positions of the queries.
@@ -113,15 +113,28 @@ class ShardedLayer(CacheLayerMixin):
         return self.get_seq_length() + length, 0
 
     def get_max_length(self) -> int:
-        return self.capacity
+        return self.rows - 1
 
     def get_max_cache_shape(self) -> int:
-        return self.capacity
+        return self.rows - 1
 
 
-def sharded_cache(layers: int, step: CacheStep, batch: int, capacity: int) -> Cache:
-    """An empty cache for ``batch`` sequences of which a rank keeps at most ``capacity`` tokens each."""
-    return Cache(layers=[ShardedLayer(step, batch, capacity) for _ in range(layers)])
+def rows_for(capacity: int) -> int:
+    """Rows for ``capacity`` tokens and the spare one.
+
+    A whole number of blocks where that takes at most a tenth more memory: operators that want pages
+    get them as a view then, without a copy of the cache at each step.
+    """
+    for block in (128, 16):
+        rows = -(-(capacity + 1) // block) * block
+        if rows * 10 <= capacity * 11:
+            return rows
+    return capacity + 1
+
+
+def sharded_cache(layers: int, step: CacheStep, batch: int, rows: int) -> Cache:
+    """An empty cache for ``batch`` sequences with ``rows`` each on this rank, the spare one included."""
+    return Cache(layers=[ShardedLayer(step, batch, rows) for _ in range(layers)])
 
 
 def sharded_layers(cache: Cache) -> list[ShardedLayer]:

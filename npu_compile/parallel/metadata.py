@@ -75,7 +75,7 @@ class DecodeMetadata:
 
     Args:
         positions: where the new token stands in its sequence.
-        slots: the cache row it is written to; the spare row after the last one where another rank keeps it.
+        slots: the cache row it is written to; the spare row where another rank keeps it.
         local_lengths: keys this rank holds, the new token included if it is here; 0 is possible.
     """
 
@@ -84,14 +84,14 @@ class DecodeMetadata:
     local_lengths: Tensor
 
 
-def decode_metadata(lengths: Tensor, rank: int, cache: Interleave, capacity: int) -> DecodeMetadata:
-    """For sequences of ``lengths`` tokens that get one more; a rank's cache has ``capacity`` rows.
+def decode_metadata(lengths: Tensor, rank: int, cache: Interleave, rows: int) -> DecodeMetadata:
+    """For sequences of ``lengths`` tokens that get one more; the last of a rank's ``rows`` is spare.
 
     Raises AscendFiaError where a sequence outgrows the cache.
     """
     after = cache.local_lengths(lengths + 1, rank)
-    if int(cache.local_lengths(lengths + 1, 0).max()) > capacity:
-        rule = f"one more token needs more than the {capacity} cache rows of a rank"
+    if int(cache.local_lengths(lengths + 1, 0).max()) >= rows:
+        rule = f"one more token needs more than the {rows - 1} cache rows of a rank"
         raise AscendFiaError("lengths", lengths.tolist(), rule)
-    slots = torch.where(cache.owner(lengths) == rank, cache.local_index(lengths), capacity)
+    slots = torch.where(cache.owner(lengths) == rank, cache.local_index(lengths), rows - 1)
     return DecodeMetadata(lengths.clone(), slots, after)

@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from npu_compile.errors import AscendFiaError
 from npu_compile.passes.context_parallel.collectives import AllGather
 
-from .cache import CacheStep, sharded_cache, sharded_layers
+from .cache import CacheStep, rows_for, sharded_cache, sharded_layers
 from .compiled import CompiledSteps
 from .exchange import exchange_fresh, keep_own, plan_exchange, store_own
 from .group import GroupLike, agree, agree_on_tokens, named, resolve
@@ -137,7 +137,7 @@ class ContextParallelModel:
         self._check_room("tokens", torch.ones_like(self.lengths))
         tokens = tokens.to(self._device, torch.int64, copy=True)
         dist.broadcast(tokens, group=self._process_group, group_src=0)
-        step = decode_metadata(self.lengths, self._rank, self._layout, self._capacity)
+        step = decode_metadata(self.lengths, self._rank, self._layout, self._rows)
         self._step.to_decode(step.slots.to(self._device))
         positions = step.positions.unsqueeze(1)
         logits = self._steps.decode(tokens.unsqueeze(1), positions, step.local_lengths, self._cache)
@@ -159,8 +159,8 @@ class ContextParallelModel:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     @property
-    def _capacity(self) -> int:
-        return self._layout.capacity(self._max_length)
+    def _rows(self) -> int:
+        return rows_for(self._layout.capacity(self._max_length))
 
     def _begin(self, sequences: list[Tensor]) -> tuple[Cache, list[int]]:
         """The cache and its lengths before the new tokens, which were found to fit."""
@@ -177,7 +177,7 @@ class ContextParallelModel:
             raise AscendFiaError("prompts", new.tolist(), f"can't continue a batch: {self.fallback}")
         if self._cache is None:
             self._step = CacheStep.for_prefill(self._device)
-            self._cache = sharded_cache(self._num_layers, self._step, len(new), self._capacity)
+            self._cache = sharded_cache(self._num_layers, self._step, len(new), self._rows)
         return self._cache, self.lengths.tolist()
 
     def _prefill_split(

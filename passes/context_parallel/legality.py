@@ -93,14 +93,18 @@ def empty_row_reason(node: fx.Node) -> str | None:
     query: Any = node.args[0]
     while is_call(query, *VIEWS):
         query = query.args[0]
-    reader = node
-    while reader is node or is_call(reader, operator.getitem, *VIEWS):
-        if len(reader.users) != 1:
-            break
-        reader = next(iter(reader.users))
-    if is_call(query, *FILLS) or is_call(reader, *FILLS):
+    if is_call(query, *FILLS) or any(is_call(reader, *FILLS) for reader in _readers(node)):
         return "rows without keys are filled, and a row without keys here may have some on another rank"
     return None
+
+
+def _readers(node: fx.Node) -> list[fx.Node]:
+    """What reads ``node`` or a view of it."""
+    readers = list(node.users)
+    for reader in readers:
+        if is_call(reader, operator.getitem, *VIEWS):
+            readers.extend(reader.users)
+    return readers
 
 
 def _unknown_arguments(call: FiaCall, known: set[str]) -> str | None:

@@ -172,7 +172,7 @@ def test_low_precision_is_as_good_as_one_call():
 
 def test_decode_metadata_counts_the_new_token_where_it_is_kept():
     lengths = torch.tensor([4, 5, 0])
-    first, second = (decode_metadata(lengths, rank, Interleave(2), capacity=3) for rank in range(2))
+    first, second = (decode_metadata(lengths, rank, Interleave(2), rows=4) for rank in range(2))
     assert first.positions.tolist() == [4, 5, 0]
     assert first.slots.tolist() == [2, 3, 0] and second.slots.tolist() == [3, 2, 3]
     assert first.local_lengths.tolist() == [3, 3, 1] and second.local_lengths.tolist() == [2, 3, 0]
@@ -180,4 +180,4 @@ def test_decode_metadata_counts_the_new_token_where_it_is_kept():
 
 def test_a_full_cache_is_named():
     with pytest.raises(AscendFiaError, match=r"lengths=\[6\].*3 cache rows"):
-        decode_metadata(torch.tensor([6]), 1, Interleave(2), capacity=3)
+        decode_metadata(torch.tensor([6]), 1, Interleave(2), rows=4)

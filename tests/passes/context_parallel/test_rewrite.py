@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from npu_compile.kernels.targets import Target
 from npu_compile.parallel.layout.interleave import Interleave
 from npu_compile.parallel.metadata import prefill_metadata
 from npu_compile.passes.context_parallel.collectives import Group
@@ -149,6 +150,60 @@ def test_what_depends_on_other_ranks_tokens_is_refused(program, inputs, config, 
     module = traced(program, *inputs)
     with pytest.raises(ContextParallelError, match=reason):
         rewrite(module, prefill() if config == "prefill" else ContextParallel("decode", GROUP))
+
+
+def test_rows_that_the_program_fills_are_refused():
+    """A float mask's rows without keys: the fill is for rows without keys on *this* rank."""
+
+    def filled_after(q, k, v, lengths):
+        return decode_program()(q, k, v, lengths).masked_fill(torch.ones(3, 1, 1, 1) > 0, float("nan"))
+
+    def filled_before(q, k, v, lengths):
+        return decode_program()(q.masked_fill(torch.ones(3, 1, 1, 1) > 0, 0.0), k, v, lengths)
+
+    for program in (filled_before, filled_after):
+        module = traced(program, *decode_inputs())
+        if program is filled_after:  # without the doubling in between
+            (double,) = [node for node in module.graph.nodes if node.target is torch.ops.aten.mul.Tensor]
+            double.replace_all_uses_with(double.args[0])
+        with pytest.raises(ContextParallelError, match="rows without keys are filled"):
+            rewrite(module, ContextParallel("decode", GROUP))
+
+
+def test_devices_get_head_dims_that_packed_calls_take():
+    """D 64 with shared K/V heads is padded to 128; 128 is not; 256 can't be packed."""
+    for dim, padded in ((64, 128), (80, 128), (128, 128)):
+        q, k, v, mask = causal_inputs()
+        q, k, v = (torch.randn(*x.shape[:-1], dim, dtype=torch.bfloat16) for x in (q, k, v))
+        module = traced(causal_program(layout="BNSD_BSND"), q, k, v, mask)
+        rewrite(module, prefill(), target=Target.ASCEND910B)
+        for call in fia_calls(module):
+            assert {call.args[i].meta["val"].shape[-1] for i in range(3)} == {padded}
+        (output,) = module.graph.find_nodes(op="output")
+        assert output.args[0].meta["val"].shape[-1] == dim
+    q, k, v = (torch.randn(*x.shape[:-1], 256, dtype=torch.bfloat16) for x in (q, k, v))
+    module = traced(causal_program(layout="BNSD_BSND"), q, k, v, mask)
+    with pytest.raises(ContextParallelError, match=r"packed layouts \(T\) take D 64 or 128"):
+        rewrite(module, prefill(), target=Target.ASCEND910B)
+
+
+def test_notes_say_what_the_collectives_cost():
+    q, k, v, mask = causal_inputs()
+    module = traced(causal_program(), q, k, v, mask, dynamic=True)
+    notes = rewrite(module, prefill()).notes
+    # Per layer K and V: 8 rows of 2 heads of 16 float32 from one other rank.
+    assert (
+        notes[0] == "context parallel prefill over 2 ranks: 2 collectives a step bring 2,048 bytes to a rank"
+    )
+    assert notes[1] == "2 all_gather: 2,048 bytes, 0 of them beside computation"
+    assert notes[2] == "tokens on a rank: 8 to 8, max/min 1.00"
+    module = traced(decode_program(), *decode_inputs(), dynamic=True)
+    notes = rewrite(module, ContextParallel("decode", GROUP)).notes
+    # Half of 4 heads of (16 + 1) float32 for 3 sequences, then half of 4 heads of 16.
+    assert notes[1:] == (
+        f"1 all_gather: {2 * 16 * 3 * 4} bytes, 0 of them beside computation",
+        f"1 all_to_all: {2 * 17 * 3 * 4} bytes, 0 of them beside computation",
+    )
 
 
 def test_two_sequences_in_a_batch_are_refused_in_prefill():
