@@ -19,12 +19,12 @@ from .update_plan import Update
 class Capture:
     """A captured graph, what it was captured with, and how its results are handed out.
 
-    ``written`` are the caller's tensors that a replay writes to.
+    ``counters`` are the caller's integer tensors that a replay writes to.
     """
 
     graph: CapturedGraph
     bound: BoundInputs
-    written: list[Tensor]
+    counters: list[Tensor]
     outputs: list[Output]
 
     def replay(self, args: Sequence[Any], ints: Sequence[int], updates: Sequence[Update]) -> list[Any]:
@@ -33,8 +33,8 @@ class Capture:
         if updates:
             self.graph.update(updates)
         self.graph.replay()
-        # A replay writes to memory without telling autograd's version counters.
-        torch._C._increment_version(self.written)
+        # A replay writes without changing versions, by which mirrors of counters see that they are stale.
+        torch._C._increment_version(self.counters)
         return [
             hand_out(args, result) for hand_out, result in zip(self.outputs, self.graph.outputs, strict=True)
         ]

@@ -187,8 +187,8 @@ class CapturedCallable:
             graph = self._runtime.capture(self._split, bound.values, updates)
         self.stats.captures += 1
         self._unused += 1
-        written = [args[i] for i in self._split.mutated]
-        return Capture(graph, bound, written, plan_outputs(args, bound.values, graph.outputs))
+        counters = [args[i] for i in self._split.mutated if not args[i].is_floating_point()]
+        return Capture(graph, bound, counters, plan_outputs(args, bound.values, graph.outputs))
 
     def _ints(self, args: Sequence[Any]) -> tuple[Sequence[int], Sequence[int]]:
         """The values of the body's int tensors, and of the graph's int results."""

@@ -92,6 +92,7 @@ def _build(
     for node in inputs:
         if node in needed:
             values[node] = graph.placeholder(str(node.target))
+            values[node].meta = dict(node.meta)
     for node in sorted(needed, key=memory.position.__getitem__):
         _check(node)
         written = bool(memory.writers.get(node)) and any(w in needed for w in memory.writers[node])
@@ -104,6 +105,7 @@ def _build(
             if not _small(node):
                 raise CaptureError("the lengths depend on a large tensor that the graph writes to", node.name)
             values[node] = graph.call_function(torch.ops.aten.clone.default, (values[node],))
+            values[node].meta = dict(node.meta)  # its views are the original's
     graph.output(tuple(values[node] for node in (*lengths, *states)))
     return LengthProgram(
         module=fx.GraphModule(gm, graph, "LengthProgram"),
@@ -172,6 +174,7 @@ def _fold_constants(module: fx.GraphModule) -> None:
         module.register_buffer(node.name, value, persistent=False)
         with graph.inserting_before(node):
             folded = graph.get_attr(node.name)
+        folded.meta = {"val": value}
         node.replace_all_uses_with(folded)
         graph.erase_node(node)
         constant.add(folded)

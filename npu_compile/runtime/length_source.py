@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .int_step import int_step
 from .length_program import LengthProgram
 from .split import Split
 from .stats import CaptureStats
@@ -31,10 +32,11 @@ class LengthSource:
     def __init__(self, split: Split, stats: CaptureStats, mirror: bool = True) -> None:
         self._program = split.program
         self._step = split.step if mirror and split.step and _only_counters(split, split.step) else None
+        self._ints = int_step(self._step) if self._step else None
         self._stats = stats
-        self._mirrors: dict[int, Tensor] = {}
+        self._mirrors: dict[int, Any] = {}
         self._identities: dict[int, Identity | None] = {}
-        self._next: tuple[Tensor, ...] = ()
+        self._next: Sequence[Any] = ()
 
     @property
     def mirrored(self) -> bool:
@@ -57,9 +59,13 @@ class LengthSource:
         stale = [i for i in self._step.reads if isinstance(args[i], Tensor) and not self._valid(i, args[i])]
         if stale:
             for i, values in zip(stale, self._read([args[i] for i in stale]), strict=True):
-                self._mirrors[i] = torch.tensor(values, dtype=args[i].dtype).view(args[i].shape)
+                self._mirrors[i] = self._mirror(values, args[i])
                 self._identities[i] = _identity(args[i])
-        results = self._step.module(*[self._mirrors.get(i, args[i]) for i in self._step.reads])
+        known = [self._mirrors.get(i, args[i]) for i in self._step.reads]
+        if self._ints is not None:
+            lengths, self._next = self._ints.forward(*known)
+            return lengths
+        results = self._step.module.forward(*known)
         count = len(results) - len(self._step.states)
         self._next = results[count:]
         return [length.tolist() for length in results[:count]]
@@ -76,6 +82,12 @@ class LengthSource:
         self._mirrors.clear()
         self._identities.clear()
         self._next = ()
+
+    def _mirror(self, values: Lengths, counter: Tensor) -> Any:
+        """A counter's values as the step takes them."""
+        if self._ints is not None:
+            return values[0]
+        return torch.tensor(values, dtype=counter.dtype).view(counter.shape)
 
     def _valid(self, index: int, counter: Tensor) -> bool:
         known = self._identities.get(index)
