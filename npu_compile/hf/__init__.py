@@ -9,7 +9,7 @@ model.generate_batch(prompts)
 
 from __future__ import annotations
 
-from .int8_cache import use_int8_cache
+from .engine_options import use_int8_cache, use_kv_connector
 from .register import ATTENTION, register
 
-__all__ = ["ATTENTION", "register", "use_int8_cache"]
+__all__ = ["ATTENTION", "register", "use_int8_cache", "use_kv_connector"]

@@ -12,7 +12,8 @@ from transformers.masking_utils import sdpa_mask
 
 from ..kernels.causal_mask import causal_mask
 from .dense import attend_dense
-from .kv_views import KEYWORD, KVView, LatentKV, PackedKV, PagedKV
+from .kv_views import AFTER_KEYWORD, KEYWORD, KVView, LatentKV, PackedKV, PagedKV
+from .mixed import attend_apart, needs_split
 from .mla import attend_latent
 from .packed import attend_packed, attend_paged
 
@@ -57,6 +58,8 @@ class FiaAttention:
         view = kwargs.get(KEYWORD) or _from_cumulative(attention_mask, kwargs)
         if view is not None:
             out = self._attend_rows(module, query, key, value, view, scale, s_aux)
+            if AFTER_KEYWORD in kwargs:
+                kwargs[AFTER_KEYWORD]()
             return out.unsqueeze(0), None
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         reason = unsupported(attention_mask, dropout, kwargs)
@@ -89,6 +92,8 @@ class FiaAttention:
         rows = query.squeeze(0).transpose(0, 1)
         mask = self.mask(query.device)
         if isinstance(view, PagedKV):
+            if not view.decode and needs_split(query.device):
+                return attend_apart(lambda q, part: attend_paged(q, part, scale, sink, mask), rows, view)
             return attend_paged(rows, view, scale, sink, mask)
         if isinstance(view, LatentKV):
             return attend_latent(module, rows, view, scale, mask)

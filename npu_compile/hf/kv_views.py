@@ -13,6 +13,9 @@ from torch import Tensor
 KEYWORD = "fia_kv"
 """The keyword argument that carries a view from ``cache.update`` to the attention function."""
 
+AFTER_KEYWORD = "fia_after"
+"""The keyword argument with what to call when attention has read the cache."""
+
 
 @dataclass(frozen=True)
 class PackedKV:

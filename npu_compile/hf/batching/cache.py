@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from transformers.generation.continuous_batching.cache import (
 from transformers.generation.continuous_batching.cache_allocators import FULL_ATTENTION, SLIDING_ATTENTION
 
 from ...errors import AscendFiaError
-from ...kv_quant.scales import Int8KV
-from ..kv_views import KEYWORD, KVView, LatentKV, PackedKV, PagedKV
+from ..engine_options import EngineOptions
+from ..kv_views import AFTER_KEYWORD, KEYWORD, KVView, LatentKV, PackedKV, PagedKV
 from .allocators import LATENT, RING, LatentAllocator, RingAllocator, reads_table
 from .pages import ChannelPages, Pages, RealPages, TokenPages
 from .step import KEYWORD as STEP
@@ -38,10 +39,11 @@ class FiaPagedCache(PagedAttentionCache):
         config: Any,
         continuous_batching_config: Any,
         dtype: torch.dtype,
-        int8: Int8KV | None = None,
+        options: EngineOptions,
         **kwargs: Any,
     ) -> None:
         ATTN_TYPE_TO_ALLOCATOR.update(FIA_TYPES)
+        int8 = options.int8
         _require_page_size(continuous_batching_config.page_size, 16 if int8 is None else 32)
         stored = dtype if int8 is None else torch.int8
         super().__init__(planning_config(config), continuous_batching_config, dtype=stored, **kwargs)
@@ -50,6 +52,7 @@ class FiaPagedCache(PagedAttentionCache):
         self.config = config
         self.read_cache_limit = self._infer_read_cache_limit()
         self.int8 = int8
+        self.connector = options.connector
         self.pages = self._make_pages(dtype, continuous_batching_config.page_size)
         if LATENT in planned_types(config) and continuous_batching_config.cpu_offload_space != 0:
             space = continuous_batching_config.cpu_offload_space
@@ -95,6 +98,8 @@ class FiaPagedCache(PagedAttentionCache):
         caches = allocator.get_cache_for_block_table(layer_idx)
         new_keys, new_values = (states.squeeze(0).transpose(0, 1) for states in (key_states, value_states))
         read = new_keys, new_values
+        if self.connector is not None:
+            self.connector.wait(layer_idx)
         gather = part.gather
         if gather is not None and gather.own is not None:
             read = self.pages.read(layer_idx, caches, gather.rows)
@@ -103,6 +108,9 @@ class FiaPagedCache(PagedAttentionCache):
         if part.written is not None:
             new_keys, new_values = (new.index_select(0, part.written) for new in (new_keys, new_values))
         self.pages.write(layer_idx, (new_keys, new_values), caches, part.slots)
+        if self.connector is not None:
+            self.connector.written(layer_idx)
+            kwargs[AFTER_KEYWORD] = partial(self.connector.save, layer_idx)
         if gather is not None and gather.own is None:
             read = self.pages.read(layer_idx, caches, gather.rows)
         kwargs[KEYWORD] = self._view(allocator, caches, layer_idx, part, step)

@@ -14,7 +14,7 @@ from transformers.generation.continuous_batching.initialization import (
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
 
 from ...errors import AscendFiaError
-from ..int8_cache import INT8_ATTRIBUTE
+from ..engine_options import engine_options
 from ..register import ATTENTION
 from .cache import FiaPagedCache
 from .ios import FiaBatchIOs
@@ -89,7 +89,7 @@ class FiaBatchingManager(Manager):
             device=model.device,
             distributed_helper=self.distributed_helper,
             dtype=model.dtype,
-            int8=getattr(model, INT8_ATTRIBUTE, None),
+            options=engine_options(model),
             model_supports_logits_to_keep=model._supports_logits_to_keep(),
         )
         self._use_prefix_sharing = cache.use_prefix_sharing

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import npu_compile.hf.attention
 import npu_compile.hf.packed
 from npu_compile.hf.attention import FiaAttention
 from npu_compile.hf.kv_views import KEYWORD, LatentKV, PackedKV, PagedKV
@@ -116,6 +117,22 @@ def test_paged_chunks(layout: str, with_sinks: bool) -> None:
     close(got, [attend_request(q, k, v, 0.3, sinks) for q, k, v in parts])
 
 
+def test_decodes_apart_from_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls where the device needs them, in any order of requests, with what one call gives."""
+    lengths = [7, 97, 3]
+    table, keys, values = paged(lengths)
+    query, ends = tensors(0, 11, HEADS, DIM), torch.tensor([1, 10, 11])
+    view = PagedKV(cache(table, keys), cache(table, values), table, ends, torch.tensor(lengths), False)
+    wanted = run(query, None, None, **{KEYWORD: view})
+    monkeypatch.setattr(npu_compile.hf.attention, "needs_split", lambda device: True)
+    with Recorder() as recorder:
+        got = run(query, None, None, **{KEYWORD: view})
+    torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-6)
+    calls = [named for _, named in recorder.named("ascend_fia.npu_fused")]
+    assert [call["actual_seq_lengths_kv"].tolist() for call in calls] == [[7, 3], [97]]
+    assert [call.get("sparse_mode", 0) for call in calls] == [0, 3]
+
+
 def latent_module(heads: int, nope: int, rope: int, value: int, width: int) -> Any:
     module = torch.nn.Module()
     module.kv_b_proj = torch.nn.Linear(width, heads * (nope + value), bias=False)
@@ -160,7 +177,7 @@ def test_latents_need_mla_weights() -> None:
     [
         ({"block_table": torch.tensor([[99, 0]], dtype=torch.int32)}, r"block_table.*99"),
         ({"block_table": torch.tensor([[-1, 0]], dtype=torch.int32)}, r"block_table.*-1"),
-        ({"block_table": torch.tensor([[0]], dtype=torch.int32)}, r"actual_seq_lengths_kv.*17"),
+        ({"block_table": torch.tensor([[0]], dtype=torch.int32)}, r"block_table.*for 17 keys"),
         ({"block_table": torch.tensor([[0, 1]])}, r"block_table.*int64"),
     ],
 )

@@ -112,6 +112,47 @@ def test_a_prefix_is_computed_once() -> None:
     assert computed == 4 * 2 + 4 * (NEW_TOKENS - 1)
 
 
+def test_connector_is_called_around_each_write_and_attention() -> None:
+    model, requests = build("gemma3"), prompts(3, 40)
+    events: list[tuple[str, int]] = []
+
+    class Connector:
+        def wait(self, layer: int) -> None:
+            events.append(("wait", layer))
+
+        def written(self, layer: int) -> None:
+            events.append(("written", layer))
+
+        def save(self, layer: int) -> None:
+            events.append(("save", layer))
+
+    npu_compile.hf.use_kv_connector(model, Connector())
+    engine = Engine(model, requests, 3, page_size=16, num_blocks=60, max_batch_tokens=100)
+    steps = 0
+    for step in engine.steps():
+        with Recorder() as recorder:
+            recorder.calls = _Joined(events)
+            step()
+        steps += 1
+    layer = [("wait",), ("write",), ("written",), ("attend",), ("save",)]
+    assert [event[:1] for event in events] == layer * 2 * steps
+    assert [layer for name, layer in events if name == "save"] == [0, 1] * steps
+
+
+class _Joined(list[Any]):
+    """Puts the writes and attention calls of a recorder among a connector's events."""
+
+    def __init__(self, events: list[Any]) -> None:
+        super().__init__()
+        self.events = events
+
+    def append(self, call: Any) -> None:
+        if "npu_scatter_pa_kv_cache" in call[0]:
+            self.events.append(("write", -1))
+        elif "ascend_fia.npu_fused" in call[0]:
+            self.events.append(("attend", -1))
+
+
 def test_other_attention_implementations_keep_their_engine() -> None:
     model, requests = build("llama", attention="sdpa"), prompts(6, 60)
     engine = Engine(model, requests, NEW_TOKENS, page_size=16, num_blocks=40, max_batch_tokens=64)

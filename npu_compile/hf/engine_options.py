@@ -1,14 +1,36 @@
-"""Choose the K/V cache of a model's ``generate_batch``."""
+"""What the engines of a model are asked for, kept with the model."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import AscendFiaError
 from ..kv_quant.scales import Int8KV
+from ..serving.connector import KVConnector
 
-INT8_ATTRIBUTE = "_ascend_fia_int8_kv"
-"""Where a model keeps what :func:`use_int8_cache` was told."""
+ATTRIBUTE = "_ascend_fia_engine"
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Choices that transformers' ContinuousBatchingConfig has no place for."""
+
+    int8: Int8KV | None = None
+    connector: KVConnector | None = None
+
+
+def engine_options(model: Any) -> EngineOptions:
+    return getattr(model, ATTRIBUTE, EngineOptions())
+
+
+def use_kv_connector(model: Any, connector: KVConnector | None) -> None:
+    """Have engines that are made for ``model`` from now on call ``connector``; None undoes it.
+
+    Calls can't be part of a compiled step: decorate methods with ``torch.compiler.disable``, and don't ask
+    for ``fullgraph``.
+    """
+    setattr(model, ATTRIBUTE, replace(engine_options(model), connector=connector))
 
 
 def use_int8_cache(model: Any, int8: Int8KV | None) -> None:
@@ -22,7 +44,7 @@ def use_int8_cache(model: Any, int8: Int8KV | None) -> None:
         if getattr(config, "kv_lora_rank", None) is not None:
             raise AscendFiaError("int8", int8, f"{config.model_type} caches latents, which stay as they are")
         _require_fit(int8, config)
-    setattr(model, INT8_ATTRIBUTE, int8)
+    setattr(model, ATTRIBUTE, replace(engine_options(model), int8=int8))
 
 
 def _require_fit(int8: Int8KV, config: Any) -> None:
