@@ -8,6 +8,7 @@ from typing import Literal
 from torch import fx
 
 from npu_compile.kernels.targets import Target
+from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.lower.masks import MaskArguments
@@ -69,7 +70,7 @@ class MlaLowering:
     def finish(self) -> None:
         """Drop what only the expanded form needed."""
         if self._found:
-            self._graph.eliminate_dead_code()
+            remove_dead_code(self._graph)
             drop_unread(self._graph)
 
     def _legal(self, choice: Choice, mla: MlaSite, masks: MaskArguments) -> CallForm | str:
