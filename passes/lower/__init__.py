@@ -121,8 +121,8 @@ def _replace(site: AttentionSite, form: CallForm, arguments: MaskArguments) -> N
     if form.expanded_from is not None:
         fused.meta["expanded_from"] = form.expanded_from
     result = _see_through(graph, call(graph, operator.getitem, fused, 0), form.to_bnsd)
-    if arguments.nan_rows is not None:
-        result = call(graph, aten.masked_fill.Scalar, result, arguments.nan_rows, float("nan"))
+    if arguments.void_rows is not None:
+        result = call(graph, aten.masked_fill.Scalar, result, arguments.void_rows, arguments.void)
     result = _see_through(graph, result, site.output_views)
     for node in (fused, result):
         for key in ("nn_module_stack", "stack_trace"):

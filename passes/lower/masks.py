@@ -25,8 +25,9 @@ class MaskArguments:
     """Tensor and plain arguments by name; the mask and the key lengths in words.
 
     ``mean_rows``: bool, broadcasts to (B, 1, Q, 1), query rows whose result is the mean of V: the
-    operator computes it if their query is 0. ``nan_rows``: rows whose result is NaN in the program.
-    None where there are no such rows.
+    operator computes it if their query is 0. ``void_rows``: bool, broadcasts to (B, N, Q, 1), rows
+    of nothing but -inf whose result is to be ``void``: NaN in a hand-written softmax, and SDPA's 0 where the
+    operator can't give it. None where there are no such rows.
     """
 
     tensors: dict[str, fx.Node]
@@ -34,7 +35,8 @@ class MaskArguments:
     words: str
     lengths: str = ""
     mean_rows: fx.Node | None = None
-    nan_rows: fx.Node | None = None
+    void_rows: fx.Node | None = None
+    void: float = 0.0
 
 
 class MaskLowering:
@@ -72,9 +74,17 @@ class MaskLowering:
         plain: dict[str, Any] = {"sparse_mode": plan.sparse_mode}
         if plan.sparse_mode == 4:
             plain |= {"pre_tokens": plan.pre_tokens, "next_tokens": plan.next_tokens}
-        nan_rows = emitter.emit_void_rows(plan) if site.form == "softmax" else None
-        mean_rows = emitter.emit_empty_rows(plan)
-        return MaskArguments(tensors, plain, plan.words, _lengths_in_words(plan), mean_rows, nan_rows)
+        hand_written = site.form == "softmax"
+        void_rows = emitter.emit_void_rows(plan) if hand_written or plan.patch_void_rows else None
+        return MaskArguments(
+            tensors,
+            plain,
+            plan.words,
+            _lengths_in_words(plan),
+            mean_rows=emitter.emit_empty_rows(plan),
+            void_rows=void_rows,
+            void=float("nan") if hand_written else 0.0,
+        )
 
     def _causal_mask(self, device: torch.device) -> fx.Node:
         """The 2048 x 2048 triangle that modes 2 to 4 take, one per device."""
