@@ -6,7 +6,6 @@ from torch import fx
 
 from .captured import CapturedCallable, reset
 from .errors import BusyError, CaptureError, MovedInputError, ReplayError, UpdateError
-from .explain import CaptureExplanation, explain_capture
 from .interface import GraphRuntime
 from .options import CaptureOptions
 from .stats import CaptureStats
@@ -15,7 +14,6 @@ from .update_plan import UpdatePlan, UpdateRow
 __all__ = [
     "BusyError",
     "CaptureError",
-    "CaptureExplanation",
     "CaptureOptions",
     "CaptureStats",
     "CapturedCallable",
@@ -25,7 +23,6 @@ __all__ = [
     "UpdatePlan",
     "UpdateRow",
     "capture",
-    "explain_capture",
     "reset",
 ]
 
