@@ -98,6 +98,24 @@ def _llama_and_its_results() -> tuple:
     return _made[0]
 
 
+def test_the_mode() -> None:
+    """What a user writes, and what the report says of it."""
+    torch.compiler.reset()
+    model = tiny_model("llama").to("npu", torch.bfloat16)
+    expected = decode(model, model, prompt_of(BATCH), 6)
+    compiled = torch.compile(model, backend="ascend_fia", mode="reduce-overhead", fullgraph=True)
+    with softnpu.launches() as names:
+        got = decode(model, compiled, prompt_of(BATCH), 6, forced=expected.tokens)
+    assert torch.equal(got.tokens, expected.tokens)
+    assert names.count("npu::npu_fused_infer_attention_score.out") == LAYERS * (1 + 5)
+    (graph,) = last_report().graphs
+    assert graph.capture is not None
+    assert graph.capture.refusal is None
+    assert [row[:2] for row in graph.capture.update_plan] == [
+        (str(layer), "npu_fused_infer_attention_score") for layer in range(LAYERS)
+    ]
+
+
 @pytest.mark.parametrize("captured", CAPTURE)
 def test_bert(captured: bool) -> None:
     torch.manual_seed(3)

@@ -47,6 +47,16 @@ def test_npugraph_ex_updates_calls_written_by_hand() -> None:
     assert names.count(FIA_OUT) == STEPS + 1, "one capture, one update a step"
 
 
+@torch.no_grad()
+def test_results_of_calls_by_hand_are_overwritten_too() -> None:
+    torch.compiler.reset()
+    q, kv = (torch.randn(2, n, s, 16).bfloat16().npu() for n, s in ((4, 1), (2, 32)))
+    compiled = torch.compile(fia_by_hand, backend="npugraph_ex", fullgraph=True)
+    kept = [compiled(q, kv, [3 + step, 5 + step]) for step in range(STEPS)]
+    expected = [fia_by_hand(q, kv, [3 + step, 5 + step]) for step in range(STEPS)]
+    assert not all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(kept, expected, strict=True))
+
+
 def test_npugraph_ex_with_constant_lengths_compiles_every_step() -> None:
     with pytest.raises(Exception, match="fullgraph"):
         steps_by_hand("npugraph_ex", False)
