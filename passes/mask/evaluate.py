@@ -56,5 +56,7 @@ class Evaluation:
         return torch.tensor(int(sympy.sympify(atom).subs(dict(self.symbols))))
 
     def _element(self, node: fx.Node, index: tuple[Linear, ...]) -> Tensor:
+        """An index may lie outside where another condition rules the element out."""
         tensor = self.nodes[node]
-        return tensor[tuple(self.linear(i) for i in index)] if index else tensor
+        places = [self.linear(i).clamp(0, n - 1) for i, n in zip(index, tensor.shape, strict=True)]
+        return tensor[tuple(places)] if index else tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -29,9 +29,10 @@ class Interpreter:
     tensor that was written to between its definition and its reader makes the reader a leaf.
     """
 
-    def __init__(self, graph: fx.Graph, writes: Writes, prover: Prover) -> None:
+    def __init__(self, graph: fx.Graph, writes: Writes, prover: Prover, rules: Mapping[Any, Rule]) -> None:
         self.graph = graph
         self.prover = prover
+        self._rules = rules
         self._writes = writes
         self._values: dict[fx.Node, Value] = {}
         self._depth = 0
@@ -70,7 +71,7 @@ class Interpreter:
         return result
 
     def _compute(self, node: fx.Node) -> Value:
-        rule = RULES.get(node.target) if node.op == "call_function" else None
+        rule = self._rules.get(node.target) if node.op == "call_function" else None
         if node.op == "get_attr":
             rule = _constant
         if rule is None or self._depth > MAX_DEPTH or not is_tensor(node):

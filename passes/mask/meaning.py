@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 from torch import fx
 
-from npu_compile.passes.mask import rules_arithmetic, rules_logic, rules_views  # noqa: F401  (registers the rules)
 from npu_compile.passes.mask.atoms import Causal, KeyBefore, KeyFrom, Predicate, Q, Window, origin
 from npu_compile.passes.mask.facts import learn_positions
 from npu_compile.passes.mask.formula import And, Compare, Formula, Or, conjunction, disjunction, substitute
@@ -17,6 +16,7 @@ from npu_compile.passes.mask.interpret import Interpreter
 from npu_compile.passes.mask.linear import Linear, size
 from npu_compile.passes.mask.parts import MaskNotExpressible, Part, Splitter, removes
 from npu_compile.passes.mask.prover import Prover
+from npu_compile.passes.mask.rules import RULES
 from npu_compile.passes.site import MaskTerm, ScoreShape
 from npu_compile.passes.values import Writes, same
 
@@ -55,7 +55,7 @@ class MaskAnalyser:
         self.graph = graph
         self.writes = writes if writes is not None else Writes(graph)
         self.prover = Prover(graph)
-        self.interpreter = Interpreter(graph, self.writes, self.prover)
+        self.interpreter = Interpreter(graph, self.writes, self.prover, RULES)
         self._meanings: dict[object, MaskMeaning] = {}
         learn_positions(self.interpreter)
 

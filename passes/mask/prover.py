@@ -112,6 +112,8 @@ class Prover:
             others = parts[:i] + parts[i + 1 :]
             if isinstance(part, Or):
                 part = disjunction(p for p in part.parts if not self._excluded(p, others, shape))
+            if self._excluded(part, others, shape):
+                return FALSE
             redundant = any(self.implies(other, part, shape) for other in others)
             parts[i] = TRUE if redundant else part
         return conjunction(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -162,6 +163,17 @@ def _negative(interpreter: Interpreter, node: fx.Node) -> Value:
     if isinstance(found, Number):
         return Number(-found.linear)
     return as_choice(found, value(node).dtype).map(operator.neg)
+
+
+@rule(aten.log.default)
+def _log(interpreter: Interpreter, node: fx.Node) -> Value:
+    """The logarithm of a mask of ones and zeros is 0 and -inf."""
+    found = as_choice(interpreter.read(node.args[0], node), value(node).dtype)
+    return as_choice(found.map(_logarithm), value(node).dtype)
+
+
+def _logarithm(number: float) -> float:
+    return math.log(number) if number > 0 else -math.inf if number == 0 else math.nan
 
 
 @rule(aten.abs.default, aten.abs_.default)

@@ -13,7 +13,6 @@ from npu_compile.passes.mask.formula import Formula, conjunction, disjunction, n
 from npu_compile.passes.mask.interpret import Interpreter, rule
 from npu_compile.passes.mask.linear import Dim, Linear, size
 from npu_compile.passes.mask.values import (
-    Choice,
     Number,
     Truth,
     Unknown,
@@ -23,6 +22,7 @@ from npu_compile.passes.mask.values import (
     bounded,
     combine,
     select,
+    typed,
 )
 from npu_compile.passes.values import argument, aten, is_tensor, shape, value
 
@@ -76,6 +76,15 @@ def _logical(interpreter: Interpreter, node: fx.Node, join: Callable[..., Formul
     return interpreter.simplified(Truth(bounded(join(parts))), node)
 
 
+@rule(aten.__xor__, aten.bitwise_xor, aten.logical_xor)
+def _xor(interpreter: Interpreter, node: fx.Node) -> Value:
+    if value(node).dtype != torch.bool:
+        raise Unknown
+    a, b = (as_truth(x) for x in interpreter.operands(node, 2))
+    either = disjunction([conjunction([a, negation(b)]), conjunction([negation(a), b])])
+    return interpreter.simplified(Truth(bounded(either)), node)
+
+
 @rule(aten.logical_not, aten.bitwise_not, aten.logical_not_, aten.bitwise_not_)
 def _not(interpreter: Interpreter, node: fx.Node) -> Value:
     if value(node).dtype != torch.bool:
@@ -86,23 +95,13 @@ def _not(interpreter: Interpreter, node: fx.Node) -> Value:
 @rule(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
 def _where(interpreter: Interpreter, node: fx.Node) -> Value:
     condition, a, b = interpreter.operands(node, 3)
-    return interpreter.simplified(select(as_truth(condition), _typed(a, node), _typed(b, node)), node)
+    return interpreter.simplified(select(as_truth(condition), typed(a, node), typed(b, node)), node)
 
 
 @rule(aten.masked_fill, aten.masked_fill_)
 def _masked_fill(interpreter: Interpreter, node: fx.Node) -> Value:
     kept, mask, fill = interpreter.operands(node, 3)
-    return interpreter.simplified(select(as_truth(mask), _typed(fill, node), _typed(kept, node)), node)
-
-
-def _typed(found: Value, node: fx.Node) -> Value:
-    """A value as an element of ``node``, whose dtype may differ."""
-    kind = value(node).dtype
-    if kind == torch.bool:
-        return Truth(as_truth(found))
-    if kind.is_floating_point or isinstance(found, (Choice, Truth)):
-        return as_choice(found, kind)
-    return found
+    return interpreter.simplified(select(as_truth(mask), typed(fill, node), typed(kept, node)), node)
 
 
 @rule(aten.tril, aten.triu, aten.tril_, aten.triu_)
@@ -113,7 +112,7 @@ def _triangle(interpreter: Interpreter, node: fx.Node) -> Value:
     diagonal = diagonal.meta["val"] if isinstance(diagonal, fx.Node) else diagonal
     above = Linear.of(Dim(-1)) - Linear.of(Dim(-2)) - size(diagonal)
     inside = interpreter.prover.compare(-above if lower else above, shape(node))
-    zero = _typed(Number(Linear(0)), node)
+    zero = typed(Number(Linear(0)), node)
     return interpreter.simplified(
-        select(inside, _typed(interpreter.read(node.args[0], node), node), zero), node
+        select(inside, typed(interpreter.read(node.args[0], node), node), zero), node
     )

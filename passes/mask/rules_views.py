@@ -10,7 +10,7 @@ from torch import fx
 
 from npu_compile.passes.mask.interpret import Interpreter, arguments, own_index, rule
 from npu_compile.passes.mask.linear import Dim, Linear, floor, size
-from npu_compile.passes.mask.values import Number, Sum, Unknown, Value, dims, select, substitute, transform
+from npu_compile.passes.mask.values import Number, Sum, Unknown, Value, dims, substitute, transform
 from npu_compile.passes.values import argument, aten, is_tensor, same, same_shape, shape, value
 
 
@@ -30,7 +30,7 @@ def moved(interpreter: Interpreter, node: fx.Node, index: Mapping[int, Linear]) 
     raise Unknown
 
 
-def _positive(axis: int, rank: int) -> int:
+def positive(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
@@ -59,7 +59,7 @@ def _repeat(interpreter: Interpreter, node: fx.Node) -> Value:
 @rule(aten.unsqueeze.default)
 def _unsqueeze(interpreter: Interpreter, node: fx.Node) -> Value:
     rank = len(shape(node))
-    new = _positive(arguments(node)[1], rank) - rank
+    new = positive(arguments(node)[1], rank) - rank
     return moved(interpreter, node, {axis: Linear.of(Dim(axis - 1)) for axis in range(1 - rank, new + 1)})
 
 
@@ -118,17 +118,17 @@ def _permute(interpreter: Interpreter, node: fx.Node) -> Value:
     rank = len(shape(node))
     order = list(range(rank))
     if node.target is aten.permute.default:
-        order = [_positive(axis, rank) for axis in arguments(node)[1]]
+        order = [positive(axis, rank) for axis in arguments(node)[1]]
     else:
         swapped = arguments(node)[1:3] or (0, -1)
-        a, b = (_positive(axis, rank) for axis in swapped)
+        a, b = (positive(axis, rank) for axis in swapped)
         order[a], order[b] = order[b], order[a]
     return moved(interpreter, node, {old - rank: Linear.of(Dim(new - rank)) for new, old in enumerate(order)})
 
 
 @rule(aten.slice.Tensor, aten.narrow.default)
 def _slice(interpreter: Interpreter, node: fx.Node) -> Value:
-    axis = _positive(argument(node, 1, "dim", 0), len(shape(node))) - len(shape(node))
+    axis = positive(argument(node, 1, "dim", 0), len(shape(node))) - len(shape(node))
     start = argument(node, 2, "start", None) or 0
     if argument(node, 4, "step", 1) != 1:
         raise Unknown
@@ -140,7 +140,7 @@ def _slice(interpreter: Interpreter, node: fx.Node) -> Value:
 @rule(aten.select.int)
 def _select(interpreter: Interpreter, node: fx.Node) -> Value:
     rank = len(shape(source_of(node)))
-    axis = _positive(arguments(node)[1], rank) - rank
+    axis = positive(arguments(node)[1], rank) - rank
     at = _from_front(interpreter, arguments(node)[2], shape(source_of(node))[axis])
     left = {old: Linear.of(Dim(old + 1)) for old in range(-rank, axis)}
     return moved(interpreter, node, {**left, axis: at})
@@ -182,25 +182,3 @@ def _gather(interpreter: Interpreter, node: fx.Node) -> Value:
                 raise Unknown
         index[axis - rank] = Linear() if last.is_const and last.const == 0 else at.linear
     return moved(interpreter, node, index)
-
-
-@rule(aten.cat.default, aten.concat.default)
-def _cat(interpreter: Interpreter, node: fx.Node) -> Value:
-    rank = len(shape(node))
-    axis = _positive(argument(node, 1, "dim", 0), rank) - rank
-    parts = [part for part in arguments(node)[0] if not _empty(part)]
-    here = own_index(shape(node))[axis]
-    result: Value | None = None
-    first = size(sum((shape(part)[axis] for part in parts), 0))
-    for part in reversed(parts):
-        first = first - size(shape(part)[axis])
-        piece = substitute(interpreter.read(part, node), {axis: here - first})
-        before = interpreter.prover.compare(first + size(shape(part)[axis]) - 1 - here, shape(node))
-        result = piece if result is None else interpreter.simplified(select(before, piece, result), node)
-    if result is None:
-        raise Unknown
-    return result
-
-
-def _empty(part: fx.Node) -> bool:
-    return any(isinstance(n, int) and n == 0 for n in shape(part))

@@ -178,6 +178,16 @@ def as_choice(value: Value, dtype: torch.dtype) -> Choice:
     raise Unknown
 
 
+def typed(found: Value, node: fx.Node) -> Value:
+    """A value as an element of ``node``, whose dtype may differ."""
+    kind = node.meta["val"].dtype
+    if kind == torch.bool:
+        return Truth(as_truth(found))
+    if kind.is_floating_point or isinstance(found, (Choice, Truth)):
+        return as_choice(found, kind)
+    return found
+
+
 def rounded(number: float, dtype: torch.dtype) -> float:
     """``number`` as ``dtype`` holds it: float16 turns float32's minimum into -inf.
 
