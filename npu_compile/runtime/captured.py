@@ -162,7 +162,8 @@ class CapturedCallable:
     def _warm_up_and_capture(self, key: Key, args: Sequence[Any]) -> Sequence[Any]:
         assert self._roles is not None
         try:
-            self._runtime = self._runtime or runtime_for(args)
+            read = [args[i] for i in sorted(self._split.read)]
+            self._runtime = self._runtime or runtime_for(read)
         except CaptureError as error:
             self._refusals[key] = self._refused(error)
             return self._uncaptured(args, self._refusals[key])

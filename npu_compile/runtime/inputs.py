@@ -29,9 +29,9 @@ class InputRoles:
     @classmethod
     def of(cls, args: Sequence[Any], split: Split) -> InputRoles:
         """Inputs that the body writes to are fixed; so are parameters, what dynamo marked static, and views
-        of those. Ints that the body doesn't depend on have no role.
+        of those. What the body doesn't depend on has no role.
         """
-        tensors = [i for i, arg in enumerate(args) if isinstance(arg, Tensor)]
+        tensors = [i for i, arg in enumerate(args) if isinstance(arg, Tensor) and i in split.read]
         fixed = {i for i in tensors if i in split.mutated or _static(args[i])}
         storages = {_storage(args[i]) for i in fixed if args[i].numel()}
         fixed |= {i for i in tensors if args[i].numel() and _storage(args[i]) in storages}
@@ -39,7 +39,7 @@ class InputRoles:
         return cls(
             fixed=tuple(sorted(fixed)),
             copied=tuple(i for i in tensors if i not in fixed),
-            plain=tuple(i for i in range(len(args)) if i not in tensors and i not in lifted),
+            plain=tuple(i for i, arg in enumerate(args) if not isinstance(arg, Tensor) and i not in lifted),
         )
 
     def key(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -52,7 +52,7 @@ class InputRoles:
         with torch.inference_mode(False):
             for i in self.copied:
                 values[i] = torch.empty_like(args[i], requires_grad=False)
-            device = next((arg.device for arg in args if isinstance(arg, Tensor)), None)
+            device = next((args[i].device for i in (*self.fixed, *self.copied)), None)
             ints = [torch.empty((), dtype=torch.int64, device=device) for _ in range(int_tensors)]
         copies = [(i, values[i]) for i in self.copied]
         return BoundInputs([*values, *ints], Addresses(args, self.fixed), copies, ints)

@@ -2,6 +2,7 @@
 
 What torch_npu 2.13 leaves to its caller, and is done here:
 
+* A capture refuses what other threads do, unless told to look at its own thread only.
 * A failed capture leaves its stream current and its dispatch mode active; both are put back.
 * Updates run on a stream of their own. Two steps in flight race unless that stream waits for the
   current one before each update.
@@ -150,7 +151,7 @@ class _Recorder(fx.Interpreter):
 
 def _capture(graph: Any, pool: Any, recorder: _Recorder, args: Sequence[Any]) -> tuple[Any, ...]:
     modes, stream = len(_get_current_dispatch_mode_stack()), _npu().current_stream()
-    context = _npu().graph(graph, pool=pool, auto_dispatch_capture=True)
+    context = _npu().graph(graph, pool=pool, auto_dispatch_capture=True, capture_error_mode="thread_local")
     try:
         with context:
             outputs = as_tuple(recorder.run(*args))

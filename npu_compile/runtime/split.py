@@ -29,7 +29,8 @@ HOST_LENGTHS = "ascend_fia::host_lengths"
 class Split:
     """``body`` takes the graph's inputs, the int tensors of ``ints``, and a list of ints per record and key.
 
-    ``mutated`` are the positions of the inputs that the body writes to. ``program`` is None where nothing
+    ``read`` are the positions of the inputs that the body depends on, ``mutated`` of those that it writes to.
+    ``program`` is None where nothing
     needs lengths; ``step`` is None where its inputs can't be mirrored on the host; ``ints`` is None where
     no int input changes from step to step.
     """
@@ -37,6 +38,7 @@ class Split:
     body: fx.GraphModule
     plan: UpdatePlan
     mutated: tuple[int, ...]
+    read: frozenset[int] = frozenset()
     program: LengthProgram | None = None
     step: LengthProgram | None = None
     ints: IntProgram | None = None
@@ -55,10 +57,17 @@ def split(gm: fx.GraphModule) -> Split:
         body=body,
         plan=_plan(calls, lengths),
         mutated=tuple(index for index, node in enumerate(inputs) if node in memory.writers),
+        read=_read(body, len(inputs)),
         program=extract(gm, memory, lengths) if lengths else None,
         step=extract_step(gm, memory, lengths) if lengths else None,
         ints=ints,
     )
+
+
+def _read(body: fx.GraphModule, inputs: int) -> frozenset[int]:
+    """Positions of the first ``inputs`` inputs that have a reader: lengths given on the host have none."""
+    placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
+    return frozenset(index for index, node in enumerate(placeholders[:inputs]) if node.users)
 
 
 def attention_calls(graph: fx.Graph) -> list[fx.Node]:

@@ -127,6 +127,31 @@ def test_streams_take_turns() -> None:
     assert_steps(outputs, 2)
 
 
+def test_a_capture_does_not_disturb_other_threads() -> None:
+    """Reading a value blocks the host, which a capture refuses, but only to the thread that captures."""
+    stop, read, errors = threading.Event(), [0], []
+
+    def keep_reading() -> None:
+        torch.npu.set_device(0)
+        x = torch.ones(3, device="npu")
+        try:
+            while not stop.is_set():
+                read[0] += x.sum().item() == 3
+        except RuntimeError as error:
+            errors.append(error)
+
+    reader = threading.Thread(target=keep_reading)
+    reader.start()
+    try:
+        for _ in range(3):
+            assert_steps(run(capture(npu_decode_graph(2)), to_npu(fresh_state(2)), range(3)), 2)
+    finally:
+        stop.set()
+        reader.join(60)
+    assert not errors
+    assert read[0] > 0
+
+
 def test_threads() -> None:
     function = capture(npu_decode_graph(1))
     states = [to_npu(fresh_state(1)) for _ in range(2)]

@@ -17,6 +17,7 @@ from tests.npu_compile.runtime.decode_graphs import (
     decode_graph,
     expected_decode,
     fia,
+    fia_v2,
     fresh_state,
     host_lengths,
     lowered,
@@ -182,6 +183,35 @@ def test_inputs_on_a_device_without_graphs_run_uncaptured() -> None:
     function = capture(lowered(lambda x: (x * 2,), (torch.rand(3),)))
     assert function(torch.empty(3, device="meta"))[0].device.type == "meta"
     assert dict(function.stats.fallbacks) == {"there is no graph capture for tensors on meta": 1}
+
+
+def test_layers_of_different_kinds_get_their_own_lengths() -> None:
+    """FIA v1 and v2, whole and windowed lengths, two head dims, one call without lengths."""
+
+    def step(q: Tensor, kv: Tensor, wide: Tensor, whole: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
+        full, near = host_lengths(whole), host_lengths(window)
+        narrow = fia(fia_v2(fia(q, kv, kv, full), kv, kv, near), kv, kv, None)
+        doubled = torch.cat([q, q], -1)
+        return narrow, fia(fia_v2(doubled, wide, wide, full), wide, wide, near)
+
+    torch.manual_seed(0)
+    kv, wide = torch.rand(B, N_KV, CAPACITY, D), torch.rand(B, N_KV, CAPACITY, 2 * D)
+    args = [torch.rand(B, N, 1, D), kv, wide, torch.tensor([1, 2]), torch.tensor([1, 1])]
+    gm = lowered(step, args)
+    function = capture(gm)
+    for count in range(1, 30):
+        args[0] = torch.rand(B, N, 1, D)
+        args[3], args[4] = torch.tensor([count, count + 1]), torch.tensor([min(count, 5), min(count + 1, 5)])
+        for got, want in zip(function(*args), gm(*args), strict=True):
+            torch.testing.assert_close(got, want, atol=0, rtol=0)
+    records = function.graphs[0].records
+    assert [list(record.lengths.values()) for record in records] == [
+        [[29, 30]],
+        [[5, 5]],
+        [],
+        [[29, 30]],
+        [[5, 5]],
+    ]
 
 
 def test_threads_take_turns() -> None:
