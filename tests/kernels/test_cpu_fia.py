@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
 from npu_compile.kernels.contract import check
 from npu_compile.kernels.register import ensure_npu_ops
 from tests.kernels.oracle.compare import assert_close, assert_lse, assert_rounded
