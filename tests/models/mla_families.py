@@ -37,13 +37,16 @@ _YARN = {
 
 @dataclass(frozen=True)
 class MlaFamily:
-    """One model type; ``sites`` is its number of MLA computations in a forward."""
+    """One model type; ``fixed_sites``: MLA computations in a forward, where it isn't one a layer."""
 
     name: str
     model: Any
     config: Callable[..., Any]
     extra: dict[str, Any]
-    sites: int = 2
+    fixed_sites: int | None = None
+
+    def sites(self, layers: int) -> int:
+        return self.fixed_sites or layers
 
     def build(
         self, dims: Dims = TINY, attention: str = "sdpa", heads: int = 4, layers: int = 2, **changes: Any
@@ -68,6 +71,9 @@ class MlaFamily:
         settings = {**sizes, **self.extra, **changes}
         if "head_dim" in settings and settings["head_dim"] is None:
             settings["head_dim"] = dims.rope
+        for per_layer in ("layer_types", "mlp_layer_types"):
+            if per_layer in settings:
+                settings[per_layer] = settings[per_layer][-layers:]
         config = self.config(**settings)
         torch.manual_seed(0)
         return self.model._from_config(config, attn_implementation=attention).eval()
@@ -130,26 +136,28 @@ MLA_FAMILIES = {
                 "q_lora_rank": 24,
                 "head_dim": None,
                 "num_layers": 1,
+                "num_hidden_layers": 2,
                 "ffn_hidden_size": 96,
                 "moe_topk": 2,
                 "n_routed_experts": 2,
                 "zero_expert_num": 1,
                 "expert_ffn_hidden_size": 32,
             },
+            fixed_sites=2,
         ),
         MlaFamily(
             "kimi_linear",
             hf.KimiLinearForCausalLM,
             hf.KimiLinearConfig,
             {**_HYBRID, "linear_head_dim": 16, "linear_num_heads": 2},
-            sites=1,
+            fixed_sites=1,
         ),
         MlaFamily(
             "bailing_hybrid",
             hf.BailingHybridForCausalLM,
             hf.BailingHybridConfig,
             {**_HYBRID, "head_dim": 16},
-            sites=1,
+            fixed_sites=1,
         ),
         MlaFamily(
             "axk1",
