@@ -30,7 +30,7 @@ class Capture:
     def replay(self, args: Sequence[Any], ints: Sequence[int], updates: Sequence[Update]) -> list[Any]:
         """Run the step on ``args`` and return results that outlive the next replay."""
         self.bound.write(args, ints)
-        if updates:
+        if self.graph.waits:
             self.graph.update(updates)
         self.graph.replay()
         # A replay writes without changing versions, by which mirrors of counters see that they are stale.

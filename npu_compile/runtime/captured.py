@@ -155,7 +155,7 @@ class CapturedCallable:
             raise
         self._source.commit(args)
         self.stats.replays += 1
-        self.stats.updates += bool(updates)
+        self.stats.updates += capture.graph.waits
         self._unused = 0
         return self._with_ints(results, int_results)
 

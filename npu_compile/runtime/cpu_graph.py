@@ -63,6 +63,10 @@ class CpuGraph:
         self.outputs = _trace_outputs(split.body, self._args, updates)
 
     @property
+    def waits(self) -> bool:
+        return bool(self._ops)
+
+    @property
     def records(self) -> list[Record]:
         return [Record(op, update) for op, update in zip(self._ops, self._per_record(), strict=True)]
 

@@ -28,11 +28,15 @@ class Record:
 class CapturedGraph(Protocol):
     """A captured step. ``outputs`` are the body's results, whose tensors each replay overwrites.
 
-    ``records`` are in call order. They are given their lengths by :meth:`update`; each replay must be
-    preceded by exactly one update where there are records, also when no length has changed.
+    ``records`` are the plan's, in call order. They are given their lengths by :meth:`update`; where the
+    graph ``waits``, exactly one update must precede each replay, also when no length has changed.
     """
 
     outputs: tuple[Any, ...]
+
+    @property
+    def waits(self) -> bool:
+        """Whether a replay waits for an update: there are records, the plan's or others."""
 
     @property
     def records(self) -> list[Record]: ...

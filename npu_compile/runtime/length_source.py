@@ -31,6 +31,7 @@ class LengthSource:
 
     def __init__(self, split: Split, stats: CaptureStats, mirror: bool = True) -> None:
         self._program = split.program
+        self._device_type = _device_type(split)
         self._step = split.step if mirror and split.step and _only_counters(split, split.step) else None
         self._ints = int_step(self._step) if self._step else None
         self._stats = stats
@@ -97,7 +98,7 @@ class LengthSource:
 
     def _read(self, tensors: Sequence[Tensor]) -> list[Lengths]:
         """The values of some tensors, flattened, in one transfer."""
-        self._stats.host_reads += 1
+        self._stats.host_reads += any(tensor.device.type == self._device_type for tensor in tensors)
         if len(tensors) == 1:
             return [tensors[0].reshape(-1).tolist()]
         flat: Lengths = torch.cat([tensor.reshape(-1).long() for tensor in tensors]).tolist()
@@ -112,6 +113,13 @@ def _only_counters(split: Split, step: LengthProgram) -> bool:
     inputs = [node for node in split.body.graph.nodes if node.op == "placeholder"]
     tensors = [i for i in step.reads if isinstance(inputs[i].meta.get("val"), Tensor)]
     return set(tensors) <= set(split.mutated)
+
+
+def _device_type(split: Split) -> str:
+    """The device of the captured graph; lengths on another one, the host, cost no read."""
+    inputs = [node for node in split.body.graph.nodes if node.op == "placeholder"]
+    values = [inputs[i].meta.get("val") for i in sorted(split.read)]
+    return next((value.device.type for value in values if isinstance(value, Tensor)), "cpu")
 
 
 def _identity(counter: Tensor) -> Identity | None:

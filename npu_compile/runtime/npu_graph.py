@@ -72,6 +72,10 @@ class NpuGraph:
         self._updated = self._count == 0
 
     @property
+    def waits(self) -> bool:
+        return self._count > 0
+
+    @property
     def _held(self) -> list[Any]:
         """The records as torch_npu holds them, also of calls that aren't the plan's."""
         return list(self._graph.graph_dispatch_mode.graph_dispatch_records) if self._graph else []
@@ -108,7 +112,7 @@ class NpuGraph:
 
     def _payload(self, updates: Sequence[Update]) -> list[Update]:
         """One update for every record that torch_npu holds; what is not the plan's keeps what it has."""
-        if self._count == len(self._positions):
+        if self._positions == list(range(self._count)):
             return list(updates)
         payload: list[Update] = [{} for _ in range(self._count)]
         for index, position in enumerate(self._positions):
@@ -157,11 +161,13 @@ def _capture(graph: Any, pool: Any, recorder: _Recorder, args: Sequence[Any]) ->
             outputs = as_tuple(recorder.run(*args))
         require_tensor_outputs(outputs)
         return outputs
-    except Exception as error:
-        cause = error.__context__ or error  # capture_end raises on its own account over the real error
+    except BaseException as error:
         while len(_get_current_dispatch_mode_stack()) > modes:
             graph.graph_dispatch_mode.__exit__(None, None, None)
         _npu().set_stream(stream)
         graph.reset()
+        cause = error.__context__ or error  # capture_end raises on its own account over the real error
+        if not isinstance(cause, Exception):
+            raise
         name = recorder.node.name if recorder.node else ""
         raise CaptureError(f"{type(cause).__name__}: {cause}", name) from error

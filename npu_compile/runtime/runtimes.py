@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .cpu_graph import CpuGraphRuntime
@@ -24,6 +25,12 @@ def runtime_for(args: Sequence[Any]) -> GraphRuntime:
         raise CaptureError(f"the graph's inputs are on {names or 'no device'}; a capture needs one device")
     device = devices.pop()
     if device.type == "npu":
+        current = torch.get_device_module("npu").current_device()
+        if device.index != current:
+            raise CaptureError(
+                f"the graph's inputs are on {names}, the current device is npu:{current}; call "
+                f"torch.npu.set_device({device.index})"
+            )
         return NpuGraphRuntime()
     if device.type == "cpu":
         return CpuGraphRuntime()

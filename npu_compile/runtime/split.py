@@ -29,10 +29,9 @@ HOST_LENGTHS = "ascend_fia::host_lengths"
 class Split:
     """``body`` takes the graph's inputs, the int tensors of ``ints``, and a list of ints per record and key.
 
-    ``read`` are the positions of the inputs that the body depends on, ``mutated`` of those that it writes to.
-    ``program`` is None where nothing
-    needs lengths; ``step`` is None where its inputs can't be mirrored on the host; ``ints`` is None where
-    no int input changes from step to step.
+    ``mutated`` are the positions of the inputs that the body writes to, ``read`` of all that it depends on.
+    ``program`` is None where nothing needs lengths; ``step`` is None where its inputs can't be mirrored on
+    the host; ``ints`` is None where no int input changes from step to step.
     """
 
     body: fx.GraphModule
