@@ -187,7 +187,7 @@ def check_caches(call: dict[str, Any]) -> None:
 
 
 @EXAMPLES
-def test_queries_and_storedare_the_projections(examples: int) -> None:
+def test_queries_and_caches_are_the_projections(examples: int) -> None:
     def check(call: dict[str, Any]) -> None:
         args, stored = call["args"], call["caches"]
         copies = [cache.clone() for cache in stored]
