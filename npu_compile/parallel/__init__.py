@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .model import ContextParallelModel, context_parallel
+    from .tensor import tensor_parallel
 
-__all__ = ["ContextParallelModel", "context_parallel"]
+__all__ = ["ContextParallelModel", "context_parallel", "tensor_parallel"]
 
 
 def __getattr__(name: str) -> Any:
     """Models need transformers, which layouts and options don't."""
+    if name == "tensor_parallel":
+        from .tensor import tensor_parallel
+
+        return tensor_parallel
     if name in __all__:
         from . import model
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +39,11 @@ class CollectiveUse:
     beside: tuple[str, ...]
 
 
-def collective_uses(graph: fx.Graph, ranks: int, sizes: Mapping[Any, Any]) -> list[CollectiveUse]:
-    """The collectives of ``graph`` in order; ``sizes`` are values of its unbacked symbols."""
+def collective_uses(nodes: Sequence[fx.Node], ranks: int, sizes: Mapping[Any, Any]) -> list[CollectiveUse]:
+    """What the collectives ``nodes`` cost; ``sizes`` are values of the graph's unbacked symbols."""
     uses = []
-    for node in graph.nodes:
-        if node.target not in COLLECTIVES:
-            continue
-        sent, received = node.args[0].meta["val"], node.meta["val"]
+    for node in nodes:
+        sent, received = node.all_input_nodes[0].meta["val"], node.meta["val"]
         bytes_ = _number(received.numel(), sizes) * received.element_size()
         uses.append(
             CollectiveUse(

@@ -76,17 +76,20 @@ def rewrite(
     for node in calls:
         _refuse(node, _reason(_read(node), config) or empty_row_reason(node))
     steps = add_step_placeholders(graph, config.steps) if config.mode == "prefill" else StepNodes()
+    collectives: list[fx.Node] = []
     for node in calls:
         replacement = _replacement(graph, node, config, steps.values, target)
         for new in replacement:
             if new.target in OPERATORS:
                 _refuse(node, _illegal(_read(new), target))
         _put_in_place(graph, node, replacement[-1])
-        start_early([new for new in replacement if new.target in COLLECTIVES])
+        started = [new for new in replacement if new.target in COLLECTIVES]
+        start_early(started)
+        collectives += started
     remove_dead_code(graph)
     graph.lint()
     module.recompile()
-    uses = collective_uses(graph, config.group.ranks, steps.sizes)
+    uses = collective_uses(collectives, config.group.ranks, steps.sizes)
     tokens = config.steps.tokens_per_rank if config.mode == "prefill" else ()
     return Rewritten(steps.placeholders, tuple(describe(config.mode, config.group.ranks, uses, tokens)))
 

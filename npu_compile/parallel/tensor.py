@@ -1,0 +1,103 @@
+"""Tensor parallel by a Hugging Face model's own plan, on one dim of a mesh.
+
+``from_pretrained(tp_plan="auto")`` shards over all ranks of the job and keeps DTensors, which graphs
+can't be traced with. Here the plan's column and row rules are applied to plain tensors on the ranks
+of a group, so that another dim of the mesh is free for context parallel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from npu_compile.errors import AscendFiaError
+from npu_compile.passes.context_parallel.collectives import AllGather
+
+from .group import GroupLike, named, resolve
+
+COLUMN, ROW = "colwise", "rowwise"
+GATHERED = ("colwise_gather_output", "colwise_rep")
+REPLICATED = ("embedding_rowwise", "replicated_with_grad_allreduce", "sequence_parallel")
+"""Rules without which the result is the same."""
+
+
+def tensor_parallel(model: nn.Module, group: GroupLike) -> dict[str, str]:
+    """Shard ``model`` in place over the ranks of ``group``, by its ``tp_plan``; returns the rules applied.
+
+    Attention and dense MLPs are sharded; a block with another rule (mixture of experts, say) stays
+    whole on every rank. Every rank must hold the whole model before.
+
+    Raises AscendFiaError where the model has no plan, or a sharded size doesn't divide.
+    """
+    plan: Mapping[str, str] = getattr(model, "tp_plan", None) or {}
+    if not plan:
+        raise AscendFiaError("model", type(model).__name__, "has no tp_plan")
+    process_group = resolve(group)
+    known = {*_RULES, *REPLICATED}
+    whole = {_block(pattern) for pattern, rule in plan.items() if rule not in known}
+    applied: dict[str, str] = {}
+    for name, module in list(model.named_modules()):
+        pattern = re.sub(r"\.\d+(?=\.|$)", ".*", name)
+        rule = plan.get(pattern, "")
+        if rule in _RULES and _block(pattern) not in whole:
+            if not isinstance(module, nn.Linear):
+                raise AscendFiaError(name, type(module).__name__, f"tp_plan's rule {rule!r} is for Linear")
+            _RULES[rule](name, module, process_group)
+            applied[name] = rule
+    return applied
+
+
+def _block(pattern: str) -> str:
+    """The part of a layer that a rule belongs to: its rules only work together."""
+    layer, star, rest = pattern.partition(".*.")
+    return layer + star + rest.partition(".")[0] if star else pattern
+
+
+def _column(name: str, module: nn.Linear, group: ProcessGroup) -> None:
+    module.weight = _part(f"{name}.weight", module.weight, 0, group)
+    if module.bias is not None:
+        module.bias = _part(f"{name}.bias", module.bias, 0, group)
+
+
+def _gathered_column(name: str, module: nn.Linear, group: ProcessGroup) -> None:
+    if module.out_features % group.size():
+        return  # whole on every rank: the result is the same
+    _column(name, module, group)
+    ranks = named(group)
+
+    def gather(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return ranks.run(AllGather(output.movedim(-1, 0))).movedim(0, -1)
+
+    module.register_forward_hook(gather)
+
+
+def _row(name: str, module: nn.Linear, group: ProcessGroup) -> None:
+    module.weight = _part(f"{name}.weight", module.weight, 1, group)
+    bias, group_name = module.bias, group.group_name
+    module.register_parameter("bias", None)
+
+    def reduce(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        total = torch.ops._c10d_functional.all_reduce.default(output.contiguous(), "sum", group_name)
+        total = torch.ops._c10d_functional.wait_tensor.default(total)
+        return total if bias is None else total + bias
+
+    module.register_forward_hook(reduce)
+
+
+def _part(name: str, whole: Tensor, dim: int, group: ProcessGroup) -> nn.Parameter:
+    size = whole.shape[dim]
+    if size % group.size():
+        raise AscendFiaError(name, tuple(whole.shape), f"{size} is not a multiple of {group.size()} ranks")
+    part = whole.detach().chunk(group.size(), dim)[group.rank()]
+    return nn.Parameter(part.clone(), requires_grad=whole.requires_grad)
+
+
+_RULES: Mapping[str, Callable[[str, nn.Linear, ProcessGroup], None]] = {
+    COLUMN: _column,
+    ROW: _row,
+    **dict.fromkeys(GATHERED, _gathered_column),
+}
