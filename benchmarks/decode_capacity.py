@@ -10,9 +10,7 @@ thread; medians. Then: peak memory of a step, and where compile time goes.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -81,20 +79,20 @@ def step_times(model: LlamaForCausalLM, capacity: int, rounds: int) -> dict[str,
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def peak_megabytes(backend: str, capacity: int) -> float:
-    """Growth of the peak resident size by decode steps after the first, in a process of its own."""
-    command = [sys.executable, __file__, "--peak", backend, str(capacity)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
-
-
-def print_peak(backend: str, capacity: int) -> None:
-    model = build(4)
+def peak_mebibytes(model: LlamaForCausalLM, backend: str, capacity: int) -> float:
+    """The most memory that a step holds at once, beside weights and cache."""
     step, cache = compiled(model, backend), filled_cache(model, capacity)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(3):
-        rewind(cache)
-        step(input_ids=torch.tensor([[7]]), cache=cache, use_cache=True)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    token = torch.tensor([[7]])
+    step(input_ids=token, cache=cache, use_cache=True)
+    rewind(cache)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step(input_ids=token, cache=cache, use_cache=True)
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak / 2**20
 
 
 def compile_times(layers: int) -> dict[str, float]:
@@ -119,14 +117,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--layers", type=int, nargs="*", default=[4, 16, 64])
-    parser.add_argument("--peak", nargs=2, metavar=("BACKEND", "CAPACITY"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     torch._dynamo.config.recompile_limit = 64
-    if arguments.peak:
-        print_peak(arguments.peak[0], int(arguments.peak[1]))
-        return
     console = Console(width=110)
     model = build(4)
     table = Table(
@@ -145,9 +139,9 @@ def main() -> None:
     console.print(table)
     growth = steps[CAPACITIES[-1]]["ascend_fia"] / steps[CAPACITIES[0]]["ascend_fia"]
     console.print(f"ascend_fia, 16k over 1k: {growth:.2f}")
-    table = Table("capacity", *BACKENDS, title="growth of peak memory by decode steps, MiB")
+    table = Table("capacity", *BACKENDS, title="peak memory of a step beside weights and cache, MiB")
     for capacity in CAPACITIES:
-        table.add_row(str(capacity), *(f"{peak_megabytes(b, capacity):.0f}" for b in BACKENDS))
+        table.add_row(str(capacity), *(f"{peak_mebibytes(model, b, capacity):.1f}" for b in BACKENDS))
     console.print(table)
     parts = ("aot_eager", "ascend_fia", "dynamo and the rest", "normalise", "passes after it")
     table = Table("layers", *parts, "passes share", title="compile time, seconds")

@@ -9,6 +9,7 @@ static cache once per step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.Graph
     except Exception as error:
         raise NormaliseError(f"{interpreter.where}: {type(error).__name__}: {error}") from error
     _restore_attributes(traced, attributes)
+    _name_inputs(traced, module)
     _drop_aliases(traced.graph)
     remove_dead_code(traced.graph)
     traced.recompile()
@@ -125,6 +127,14 @@ def _restore_attributes(traced: fx.GraphModule, attributes: dict[str, torch.Tens
         attribute.meta = dict(node.meta)
         node.replace_all_uses_with(attribute)
         traced.graph.erase_node(node)
+
+
+def _name_inputs(traced: fx.GraphModule, module: fx.GraphModule) -> None:
+    """Give the inputs the names that dynamo made of the user's: ``attention_mask``, not ``arg3_1``."""
+    for node, known in zip(_placeholders(traced), _placeholders(module), strict=True):
+        name = re.sub(r"^l_(kwargs_|args_\d+_|self_)?", "", known.name.lower()).strip("_") or known.name
+        node._rename(name)
+        node.target = node.name
 
 
 def _drop_aliases(graph: fx.Graph) -> None:

@@ -32,5 +32,9 @@ def test_family(family: Family, attention: str, case: Case) -> None:
         assert torch.equal(got.argmax(-1), want.argmax(-1))
     report = npu_compile.last_report()
     assert [site.reason for site in report.left] == []
-    assert sum(len(graph.sites) for graph in report.graphs) % family.sites == 0
-    assert len(report.sites) >= family.sites
+    if case.__name__.startswith("generate"):
+        # generate() runs an encoder outside of the compiled forward.
+        assert all(len(graph.sites) == family.decoder_sites for graph in report.graphs if graph.sites)
+    else:
+        assert len(report.sites) % family.sites == 0
+    assert report.sites

@@ -52,13 +52,21 @@ _SEQ2SEQ = {
 
 @dataclass(frozen=True)
 class Family:
-    """One model type; ``sites`` is its number of attention computations in a forward."""
+    """One model type; ``sites`` is its number of attention computations in a forward.
+
+    Whatever has an encoder and a decoder has two layers of each here: two sites in the encoder,
+    a self and a cross attention in each layer of the decoder.
+    """
 
     name: str
     model: Callable[..., Any]
     config: Callable[..., Any]
     sites: int
     kind: str
+
+    @property
+    def decoder_sites(self) -> int:
+        return 4 if self.kind in ("speech", "seq2seq") else self.sites
 
     def build(self, attention: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
         config = self.config()

@@ -65,7 +65,7 @@ def test_cache_write_stays_in_place(run: Any) -> None:
 def test_text_before_and_after(run: Any) -> None:
     run(lambda x, w: F.softmax(F.linear(x, w), -1, dtype=torch.float32), random(3, 4), random(5, 4))
     assert text(run.seen[0]) == [
-        "linear = linear.default(arg0_1, arg1_1)",
+        "linear = linear.default(x, w)",
         "softmax = softmax.int(linear, -1, torch.float32)",
     ]
 
