@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -13,7 +13,7 @@ from npu_compile.passes.site import Operand
 aten = torch.ops.aten
 
 
-def is_call(node: Any, *targets: Any) -> bool:
+def is_call(node: Any, *targets: Any) -> TypeGuard[fx.Node]:
     """Whether ``node`` calls one of ``targets``: operators, or packets for any of their overloads."""
     if not isinstance(node, fx.Node) or node.op != "call_function":
         return False
@@ -25,7 +25,7 @@ def value(node: fx.Node) -> torch.Tensor:
     return node.meta["val"]
 
 
-def is_tensor(node: Any) -> bool:
+def is_tensor(node: Any) -> TypeGuard[fx.Node]:
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
@@ -38,6 +38,19 @@ def argument(node: fx.Node, position: int, name: str, default: Any = None) -> An
     if name in node.kwargs:
         return node.kwargs[name]
     return node.args[position] if len(node.args) > position else default
+
+
+def node_input(node: fx.Node, position: int = 0) -> fx.Node:
+    """The input of a call at ``position``, where the operator takes a tensor."""
+    given = node.args[position]
+    assert isinstance(given, fx.Node), f"{node.name}: argument {position} is {given!r}, not a tensor"
+    return given
+
+
+def swapped_dims(transpose: fx.Node) -> set[int]:
+    """The two dimensions that a call of ``aten.transpose.int`` swaps, counted from the first."""
+    rank = len(shape(transpose))
+    return {argument(transpose, 1, "dim0") % rank, argument(transpose, 2, "dim1") % rank}
 
 
 def same(a: Any, b: Any) -> bool:
@@ -94,7 +107,6 @@ def same_value_input(node: fx.Node) -> fx.Node | None:
     source = node.args[0] if node.args else None
     if not is_tensor(source):
         return None
-    assert isinstance(source, fx.Node)
     if is_call(node, *copies) or (
         is_call(node, aten.dropout, aten.dropout_, aten.feature_dropout) and not drops(node)
     ):

@@ -47,7 +47,7 @@ def _order(
 
 def _compared_in(node: fx.Node) -> torch.dtype:
     """The dtype of a comparison: a float tensor's own with a Python number, else one that holds both."""
-    kinds = [value(x).dtype for x in node.args[:2] if is_tensor(x)]  # type: ignore[arg-type]
+    kinds = [value(x).dtype for x in node.args[:2] if is_tensor(x)]
     return kinds[0] if len(kinds) == 1 and kinds[0].is_floating_point else torch.float64
 
 
