@@ -5,7 +5,7 @@ from __future__ import annotations
 from npu_compile.passes.mask.interpret import Interpreter
 from npu_compile.passes.mask.linear import Dim, Held, Linear, any_of, size
 from npu_compile.passes.mask.values import Number
-from npu_compile.passes.values import aten, is_call, is_tensor, shape
+from npu_compile.passes.values import argument, aten, is_call, is_tensor, node_input, shape
 
 
 def learn_positions(interpreter: Interpreter) -> None:
@@ -18,7 +18,7 @@ def learn_positions(interpreter: Interpreter) -> None:
     for node in interpreter.graph.nodes:
         if not is_call(node, aten.index_copy_, aten.index_copy) or not is_tensor(node.args[2]):
             continue
-        cache, axis, positions = node.args[:3]
+        cache, axis, positions = node_input(node), argument(node, 1, "dim"), node_input(node, 2)
         capacity, count = size(shape(cache)[axis]), size(shape(positions)[0])
         if (positions, capacity) in seen:
             continue
