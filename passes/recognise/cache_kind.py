@@ -7,7 +7,7 @@ from typing import Literal
 from torch import fx
 
 from npu_compile.passes.site import Operand
-from npu_compile.passes.values import Writes, aten, is_call, is_tensor, storage
+from npu_compile.passes.values import Writes, argument, aten, is_call, is_tensor, storage
 
 CacheKind = Literal["none", "static", "dynamic"]
 
@@ -17,7 +17,7 @@ def cache_kind(key: Operand, writes: Writes, inputs: dict[int, fx.Node]) -> Cach
     if storage(key.node) in inputs and (writes.to(key.node) or key.node.op == "placeholder"):
         return "static"
     if is_call(key.node, aten.cat) and any(
-        is_tensor(part) and storage(part) in inputs for part in key.node.args[0]
+        is_tensor(part) and storage(part) in inputs for part in argument(key.node, 0, "tensors")
     ):
         return "dynamic"
     return "none"

@@ -10,15 +10,18 @@ from torch import fx
 
 from npu_compile.passes.site import Operand, Views
 from npu_compile.passes.values import (
+    argument,
     aten,
     is_call,
     is_tensor,
+    node_input,
     same,
     same_shape,
     same_value_input,
     seen_through,
     shape,
     shares_storage,
+    swapped_dims,
 )
 
 _HEADS_FIRST: Views = ((aten.transpose.int, (1, 2)),)
@@ -46,14 +49,13 @@ def _fold(node: fx.Node, head_dim: int) -> tuple[fx.Node, int] | None:
     while (source := same_value_input(node)) is not None:
         node = source
     if is_call(node, aten.transpose.int) and len(shape(node)) == 4:
-        dims = [d % 4 for d in node.args[1:3]]
-        if sorted(dims) == [1, 2] and head_dim in dims:
-            return _fold(node.args[0], 3 - head_dim)
+        if swapped_dims(node) == {1, 2}:
+            return _fold(node_input(node), 3 - head_dim)
         return None
     if is_call(node, aten.repeat_interleave.self_int):
-        dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim")
+        dim = argument(node, 2, "dim")
         if dim is not None and dim % 4 == head_dim and len(shape(node)) == 4:
-            return node.args[0], head_dim
+            return node_input(node), head_dim
         return None
     return _fold_merged(node, head_dim) or _fold_single_head(node, head_dim)
 
@@ -62,12 +64,12 @@ def _fold_merged(node: fx.Node, head_dim: int) -> tuple[fx.Node, int] | None:
     """reshape(expand(unsqueeze(x, head_dim + 1))): copies of one head side by side."""
     if not is_call(node, aten.reshape, aten.view, aten._unsafe_view, aten.flatten):
         return None
-    wide = node.args[0]
+    wide = node_input(node)
     while (source := same_value_input(wide)) is not None:
         wide = source
     if not is_call(wide, aten.expand, aten.broadcast_to, aten.repeat) or len(shape(wide)) != 5:
         return None
-    narrow = wide.args[0]
+    narrow = node_input(wide)
     if not is_tensor(narrow) or len(shape(narrow)) != 5 or not same(shape(narrow)[head_dim + 1], 1):
         return None
     merged, repeated = shape(node), shape(wide)
@@ -76,9 +78,9 @@ def _fold_merged(node: fx.Node, head_dim: int) -> tuple[fx.Node, int] | None:
     if not same_shape(merged, expected) or any(not same(shape(narrow)[i], repeated[i]) for i in others):
         return None
     while is_call(narrow, aten.slice.Tensor) and same_value_input(narrow) is not None:
-        narrow = narrow.args[0]
-    if is_call(narrow, aten.unsqueeze.default) and narrow.args[1] % 5 == head_dim + 1:
-        return narrow.args[0], head_dim
+        narrow = node_input(narrow)
+    if is_call(narrow, aten.unsqueeze.default) and argument(narrow, 1, "dim") % 5 == head_dim + 1:
+        return node_input(narrow), head_dim
     return None
 
 
@@ -86,7 +88,7 @@ def _fold_single_head(node: fx.Node, head_dim: int) -> tuple[fx.Node, int] | Non
     """One head expanded or repeated over all of them (MQA)."""
     if not is_call(node, aten.expand, aten.broadcast_to, aten.repeat) or len(shape(node)) != 4:
         return None
-    source = node.args[0]
+    source = node_input(node)
     if not is_tensor(source) or len(shape(source)) != 4 or not same(shape(source)[head_dim], 1):
         return None
     if any(not same(shape(source)[i], shape(node)[i]) for i in range(4) if i != head_dim):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from npu_compile.passes.site import MaskTerm, Operand, Views
-from npu_compile.passes.values import argument, aten, is_call, is_tensor, operand, shape, viewed
+from npu_compile.passes.values import argument, aten, is_call, is_tensor, node_input, operand, shape, viewed
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Product:
 def match_product(node: fx.Node) -> Product | None:
     """The product that ``node`` computes, or None."""
     if is_call(node, aten.matmul.default, aten.bmm.default, aten.mm.default):
-        lhs, rhs = node.args[:2]
+        lhs, rhs = node_input(node), node_input(node, 1)
         return _if_matrices(Product(node, operand(lhs, node), operand(rhs, node)))
     if is_call(node, aten.baddbmm.default, aten.baddbmm_.default):
         return _match_baddbmm(node)
@@ -43,17 +43,17 @@ def _if_matrices(product: Product) -> Product | None:
 
 
 def _match_baddbmm(node: fx.Node) -> Product | None:
-    added, lhs, rhs = node.args[:3]
+    lhs, rhs = node_input(node, 1), node_input(node, 2)
     beta, alpha = argument(node, 3, "beta", 1), argument(node, 4, "alpha", 1)
     if beta not in (0, 1) or not isinstance(alpha, (int, float)):
         return None
-    term = MaskTerm("add", added) if beta == 1 else None
+    term = MaskTerm("add", node_input(node)) if beta == 1 else None
     return Product(node, operand(lhs, node), operand(rhs, node), float(alpha), term)
 
 
 def _match_einsum(node: fx.Node) -> Product | None:
     """einsum over two operands with one contracted letter, as a batched matmul of permuted views."""
-    equation, operands = node.args[0], node.args[1]
+    equation, operands = argument(node, 0, "equation"), argument(node, 1, "tensors")
     if "." in equation or "->" not in equation or len(operands) != 2 or not all(map(is_tensor, operands)):
         return None
     inputs, output = equation.replace(" ", "").split("->")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -15,6 +15,7 @@ from npu_compile.passes.values import (
     aten,
     is_call,
     is_tensor,
+    node_input,
     same_shape,
     same_value_input,
     shape,
@@ -45,7 +46,7 @@ def steps_to(node: fx.Node) -> Iterator[Step]:
             yield Step(node.args[0])
     elif is_call(node, aten.view, aten.reshape, aten._unsafe_view, aten.unsqueeze, aten.squeeze):
         if len(shape(node)) <= 4 and _keeps_matrices(node):
-            yield Step(node.args[0])
+            yield Step(node_input(node))
     else:
         for targets, steps in _RULES:
             if is_call(node, *targets):
@@ -55,7 +56,7 @@ def steps_to(node: fx.Node) -> Iterator[Step]:
 
 def _keeps_matrices(node: fx.Node) -> bool:
     """Whether a reshape regroups batch and heads only: the (Q, K) plane stays."""
-    before, after = shape(node.args[0]), shape(node)
+    before, after = shape(node_input(node)), shape(node)
     return len(before) >= 2 and len(after) >= 2 and same_shape(before[-2:], after[-2:])
 
 
@@ -130,8 +131,8 @@ def _subtracted(node: fx.Node) -> Iterator[Step]:
 
 
 def _filled(node: fx.Node) -> Iterator[Step]:
-    scores, mask, fill = node.args[:3]
-    number = constant(fill)
+    scores, mask = node_input(node), node_input(node, 1)
+    number = constant(argument(node, 2, "value"))
     if number is None:
         yield Step(scores, obstacle="masked scores get a value that is not known when compiling")
     else:
@@ -139,14 +140,18 @@ def _filled(node: fx.Node) -> Iterator[Step]:
 
 
 def _selected(node: fx.Node) -> Iterator[Step]:
-    condition, kept, other = node.args[:3]
-    for kind, scores, fill in (("keep", kept, other), ("drop", other, kept)):
+    condition, kept, other = node_input(node), *node.args[1:3]
+    readings: tuple[tuple[Literal["keep", "drop"], Any, Any], ...] = (
+        ("keep", kept, other),
+        ("drop", other, kept),
+    )
+    for kind, scores, fill in readings:
         if (
             is_tensor(scores)
             and same_shape(shape(scores), shape(node))
             and (number := constant(fill)) is not None
         ):
-            yield Step(scores, mask=MaskTerm(kind, condition, number))  # type: ignore[arg-type]
+            yield Step(scores, mask=MaskTerm(kind, condition, number))
 
 
 def _bounded(node: fx.Node) -> Iterator[Step]:

@@ -7,7 +7,7 @@ from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined, Parts, batched, unbatched
 from npu_compile.passes.site import MaskTerm
-from npu_compile.passes.values import argument, aten, is_call, is_tensor, operand, shape, value
+from npu_compile.passes.values import argument, aten, is_call, is_tensor, node_input, operand, shape, value
 
 
 def is_sdpa(node: fx.Node) -> bool:
@@ -20,7 +20,7 @@ def match_sdpa(node: fx.Node) -> Parts:
     Raises:
         Declined: dropout is active, or the scale is not a number known when compiling.
     """
-    query, key, value_ = node.args[:3]
+    query, key, value_ = (node_input(node, position) for position in range(3))
     if argument(node, 4, "dropout_p", 0.0) != 0.0:
         raise Declined("dropout is active: the fused operator has no dropout")
     scale = node.kwargs.get("scale")

@@ -23,11 +23,13 @@ from npu_compile.passes.values import (
     aten,
     drops,
     is_call,
+    node_input,
     only_user,
     same,
     same_value_input,
     seen_through,
     shape,
+    swapped_dims,
     value,
     viewed,
 )
@@ -100,9 +102,7 @@ def _scores(node: Any, reader: fx.Node, steps_left: int) -> Scores | None:
         return None
     product = match_product(node)
     if product is not None:
-        found: Scores | None = Scores(
-            product, product.scale, wide=shape(node) if len(shape(node)) == 4 else None
-        )
+        found = Scores(product, product.scale, wide=shape(node) if len(shape(node)) == 4 else None)
         if product.added is not None:
             found = _then(found, Step(node, mask=product.added), node)
     else:
@@ -113,7 +113,7 @@ def _scores(node: Any, reader: fx.Node, steps_left: int) -> Scores | None:
                 break
         else:
             return None
-    if found is not None and only_user(node) is not reader:
+    if only_user(node) is not reader:
         others = ", ".join(user.name for user in node.users if user is not reader)
         return replace(found, obstacle=found.obstacle or f"the scores are also used by {others}")
     return found
@@ -173,7 +173,7 @@ def _weighted(node: fx.Node) -> Product:
 
 def _reads_as_lhs(product: Product, probabilities: fx.Node) -> bool:
     if is_call(product.node, aten.einsum.default):
-        return product.node.args[1][0] is probabilities
+        return argument(product.node, 1, "tensors")[0] is probabilities
     return product.node.args[0] is probabilities
 
 
@@ -181,7 +181,7 @@ def _regroups(node: fx.Node) -> bool:
     """A reshape between (B, N, Q, K) and (B*N, Q, K)."""
     if not is_call(node, aten.view, aten.reshape, aten._unsafe_view):
         return False
-    before, after = shape(node.args[0]), shape(node)
+    before, after = shape(node_input(node)), shape(node)
     return len(after) >= 3 and same(before[-1], after[-1]) and same(before[-2], after[-2])
 
 
@@ -194,9 +194,10 @@ def _heads_apart(read: Operand, heads: tuple[Any, ...] | None) -> Operand:
     if not same(full[0], batch * count):
         return viewed(read, aten.unsqueeze.default, 0)
     if is_call(read.node, aten.view, aten.reshape, aten._unsafe_view) and not read.views:
-        before = shape(read.node.args[0])
+        apart = node_input(read.node)
+        before = shape(apart)
         if len(before) == 4 and all(map(same, before, (batch, count, *full[1:]))):
-            return seen_through(Operand(read.node.args[0], read.read_at))
+            return seen_through(Operand(apart, read.read_at))
     return viewed(read, aten.reshape.default, [batch, count, *full[1:]])
 
 
@@ -211,12 +212,13 @@ def _last_two_swapped(read: Operand) -> Operand:
     if not read.views:
         node = read.node
         rank = len(shape(node))
-        if is_call(node, aten.transpose.int) and {d % rank for d in node.args[1:3]} == {rank - 2, rank - 1}:
-            return seen_through(Operand(node.args[0], read.read_at))
+        if is_call(node, aten.transpose.int) and swapped_dims(node) == {rank - 2, rank - 1}:
+            return seen_through(Operand(node_input(node), read.read_at))
         if is_call(node, aten.mT, aten.t, aten.adjoint, aten.matrix_H):
-            return seen_through(Operand(node.args[0], read.read_at))
-        if is_call(node, aten.permute.default) and [d % rank for d in node.args[1]] == [0, 2, 3, 1]:
-            before = seen_through(Operand(node.args[0], read.read_at))
+            return seen_through(Operand(node_input(node), read.read_at))
+        dims = argument(node, 1, "dims") if is_call(node, aten.permute.default) else ()
+        if [d % rank for d in dims] == [0, 2, 3, 1]:
+            before = seen_through(Operand(node_input(node), read.read_at))
             return viewed(before, aten.transpose.int, 1, 2)
     elif read.views[-1] == (aten.transpose.int, (2, 3)):
         return Operand(read.node, read.read_at, read.views[:-1])
@@ -235,6 +237,7 @@ def _precision_of_values(query: Operand, key: Operand, values: Operand) -> tuple
         node = read.node
         if value(node).dtype == wanted or read.views or not is_call(node, aten.to, aten._to_copy):
             return read
-        return seen_through(Operand(node.args[0], node)) if value(node.args[0]).dtype == wanted else read
+        source = node_input(node)
+        return seen_through(Operand(source, node)) if value(source).dtype == wanted else read
 
     return uncast(query), uncast(key), values
