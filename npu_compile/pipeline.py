@@ -97,7 +97,7 @@ def target_of(example_inputs: Sequence[Any], options: Options) -> Target:
 
 def npu_target() -> Target:
     """The target of the NPU this process runs on, by torch_npu's SoC version number."""
-    import torch_npu  # type: ignore[import-not-found]
+    import torch_npu
 
     return soc_target(int(torch_npu._C._npu_get_soc_version()))
 
