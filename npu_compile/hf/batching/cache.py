@@ -19,6 +19,7 @@ from ...errors import AscendFiaError
 from ..engine_options import EngineOptions
 from ..kv_views import AFTER_KEYWORD, KEYWORD, KVView, LatentKV, PackedKV, PagedKV
 from .allocators import LATENT, RING, LatentAllocator, RingAllocator, reads_table
+from .device_memory import sized_for
 from .pages import ChannelPages, Pages, RealPages, TokenPages
 from .step import KEYWORD as STEP
 from .step import Part, Step
@@ -38,6 +39,7 @@ class FiaPagedCache(PagedAttentionCache):
         self,
         config: Any,
         continuous_batching_config: Any,
+        device: torch.device | str,
         dtype: torch.dtype,
         options: EngineOptions,
         **kwargs: Any,
@@ -46,7 +48,9 @@ class FiaPagedCache(PagedAttentionCache):
         int8 = options.int8
         _require_page_size(continuous_batching_config.page_size, 16 if int8 is None else 32)
         stored = dtype if int8 is None else torch.int8
-        super().__init__(planning_config(config), continuous_batching_config, dtype=stored, **kwargs)
+        planned = planning_config(config)
+        engine = sized_for(torch.device(device), planned, continuous_batching_config, stored)
+        super().__init__(planned, engine, device=device, dtype=stored, **kwargs)
         # The engine looks allocators up by transformers' own names of attention types.
         self.cache_allocators = {a.layer_type: a for a in self.cache_allocators.values()}
         self.config = config

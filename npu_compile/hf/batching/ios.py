@@ -27,6 +27,12 @@ class FiaBatchIOs(ContinuousBatchingIOs):
 
     cache: FiaPagedCache
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # A step runs on the stream that its inputs are written on: on one of its own, as the engine would
+        # have it, nothing made it wait for them.
+        self.compute_stream = None
+
     def prepare_batch_tensors(
         self,
         requests_in_batch: list[FutureRequestState],

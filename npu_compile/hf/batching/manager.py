@@ -36,7 +36,7 @@ class FiaBatchProcessor(Processor):
             logit_processor=self.logit_processor,
         )
         self.model_runner.inputs_and_outputs = self.inputs_and_outputs
-        self.offloading_manager._compute_stream = self.inputs_and_outputs.compute_stream
+        self.offloading_manager._compute_stream = None
 
 
 class FiaBatchingManager(Manager):
