@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from ..passes.values import node_input, shape
 from .memory import Memory
 from .padding_writes import SlotWrite, slot_writes
 from .split import attention_calls
@@ -74,10 +75,10 @@ def find_batch(gm: fx.GraphModule) -> BatchRows:
 
 
 def _batch_symbol(graph: fx.Graph) -> sympy.Symbol:
-    queries = [call.args[0] for call in attention_calls(graph)]
+    queries = [node_input(call) for call in attention_calls(graph)]
     if not queries:
         raise NotPaddable("there is no attention call to tell the batch by")
-    sizes = {_expression(query.meta["val"].shape[0]) for query in queries}  # type: ignore[union-attr]
+    sizes = {_expression(shape(query)[0]) for query in queries}
     size = sizes.pop()
     if sizes or not isinstance(size, sympy.Symbol):
         raise NotPaddable(

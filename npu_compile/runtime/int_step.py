@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..passes.values import node_input
 from .length_program import SMALL, LengthProgram
 
 aten = torch.ops.aten
@@ -91,7 +92,7 @@ def _translate(module: fx.GraphModule, node: fx.Node, graph: fx.Graph, cells: di
     if node.target is aten.clamp.default and not node.kwargs:
         return _Cell(_clamp(graph, *operands))
     if node.target in IN_PLACE and not node.kwargs:
-        cell = cells[node.args[0]]  # type: ignore[index]
+        cell = cells[node_input(node)]
         cell.value = graph.call_function(IN_PLACE[node.target], tuple(operands))
         return cell
     if node.target in ARITHMETIC and not node.kwargs:

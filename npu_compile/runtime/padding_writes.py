@@ -14,6 +14,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from ..passes.emit_node import call
+from ..passes.values import argument
 from .memory import Memory
 
 aten = torch.ops.aten
@@ -64,9 +65,9 @@ def _as_slot_write(node: fx.Node) -> SlotWrite | None:
     if node.target is aten.index_copy_.default:
         _, dim, index, rows = node.args[:4]
     elif node.target is aten.index_put_.default and not (len(node.args) > 3 and node.args[3]):
-        _, indices, rows = node.args[:3]
-        given = [index for index in indices if index is not None]  # type: ignore[union-attr]
-        if len(given) != 1 or indices[0] is None:  # type: ignore[index]
+        indices, rows = argument(node, 1, "indices"), argument(node, 2, "values")
+        given = [index for index in indices if index is not None]
+        if len(given) != 1 or indices[0] is None:
             return None
         dim, index = 0, given[0]
     else:
