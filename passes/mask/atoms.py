@@ -7,7 +7,7 @@ held in tensors of the graph (:class:`~npu_compile.passes.mask.linear.Linear`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import fx
 
@@ -161,6 +161,23 @@ class Predicate:
                 return ", ".join([_band_words(causal, window), *(atom.words for atom in others)])
         return ", ".join(atom.words for atom in self.atoms)
 
+    def key_bounds(self, key: Linear) -> tuple[list[Linear], list[Linear]] | None:
+        """First and last keys that each atom allows a row, over q and b; None if they aren't a band."""
+        row, lowest, highest = Linear.of(Q), [Linear()], [key - 1]
+        for atom in self.atoms:
+            match atom:
+                case Causal(offset):
+                    highest.append(row + offset)
+                case Window(start):
+                    lowest.append(row + start)
+                case KeyBefore(length):
+                    highest.append(length - 1)
+                case KeyFrom(start):
+                    lowest.append(start)
+                case _:
+                    return None
+        return lowest, highest
+
     @staticmethod
     def of(formula: Formula) -> Predicate:
         parts = formula.parts if isinstance(formula, And) else (formula,)
@@ -207,15 +224,10 @@ def _comparison(formula: Compare) -> Atom:
 
 def origin(node: fx.Node) -> str:
     """Where a tensor comes from, in words: the graph's input it is a view or a copy of, or its own name."""
-    source = graph_input(node)
-    return node.name if source is None else f"input {source.name}"
-
-
-def graph_input(node: fx.Node) -> fx.Node | None:
-    """The graph's input that ``node`` is a view, a copy or a conversion of, or None."""
-    while node.op == "call_function" and node.args and is_tensor(node.args[0]) and _renames(node):
-        node = node.args[0]  # type: ignore[assignment]
-    return node if node.op == "placeholder" else None
+    source: Any = node
+    while source.op == "call_function" and source.args and is_tensor(source.args[0]) and _renames(source):
+        source = source.args[0]
+    return f"input {source.name}" if source.op == "placeholder" else node.name
 
 
 def _renames(node: fx.Node) -> bool:

@@ -8,7 +8,6 @@ from functools import reduce
 import torch
 from torch import fx
 
-from npu_compile.passes.mask.atoms import Causal, KeyBefore, KeyFrom, Q, Window
 from npu_compile.passes.mask.explicit import Emitted, MaskTensors, open_rows, void
 from npu_compile.passes.mask.integers import Integers
 from npu_compile.passes.mask.linear import Held, Linear, size
@@ -27,6 +26,7 @@ class MaskEmitter:
     """
 
     def __init__(self, analyser: MaskAnalyser, device: torch.device | str) -> None:
+        self._analyser = analyser
         self._device = torch.device(device)
         self._writer = Writer(analyser.graph, analyser.writes)
         self._integers = Integers(self._writer)
@@ -55,10 +55,10 @@ class MaskEmitter:
         return self._once(("bias", self._mask_key(plan)), lambda: self._bias(plan))
 
     def emit_empty_rows(self, plan: MaskPlan) -> fx.Node | None:
-        """bool, broadcasts to (B, 1, Q, 1): rows in which the caller sets the query to 0, or None."""
+        """bool, broadcasts to (B, N, Q, 1): rows in which the caller sets the query to 0, or None."""
         if plan.empty_rows != "mean":
             return None
-        if plan.atten_mask == "explicit":
+        if _emits_mask(plan):
             return self._explicit(plan).mean_rows
         return self._once(("mean", plan.lengths), lambda: self._no_keys(plan))
 
@@ -68,9 +68,7 @@ class MaskEmitter:
         SDPA gives 0 there, and so does the operator unless ``plan.patch_void_rows``; a hand-written softmax
         gives NaN.
         """
-        if plan.patch_void_rows:
-            return self._once(("void", self._mask_key(plan)), lambda: self._void_heads(plan))
-        if plan.atten_mask == "explicit":
+        if _emits_mask(plan):
             return self._explicit(plan).void_rows
         if plan.empty_rows != "zero":
             return None
@@ -100,17 +98,12 @@ class MaskEmitter:
 
     def _no_keys(self, plan: MaskPlan) -> fx.Node:
         """Rows that bounds on the key leave nothing of."""
-        row, lowest, highest = Linear.of(Q), [Linear()], [size(plan.scores.key) - 1]
-        for atom in plan.meaning.keep.atoms:
-            if isinstance(atom, (Causal, KeyBefore)):
-                highest.append(row + atom.offset if isinstance(atom, Causal) else atom.length - 1)
-            elif isinstance(atom, (Window, KeyFrom)):
-                lowest.append(row + atom.start if isinstance(atom, Window) else atom.start)
+        bounds = plan.meaning.keep.key_bounds(size(plan.scores.key))
+        assert bounds is not None, "other masks are explicit"
         call, query, prover = self._writer.call, size(plan.scores.query), plan.meaning.prover
         sizes = (plan.scores.batch, plan.scores.heads, plan.scores.query, plan.scores.key)
-        spans = [
-            high - low for high in highest for low in lowest if not prover.nonnegative(high - low, sizes)
-        ]
+        spans = [high - low for low in bounds[0] for high in bounds[1]]
+        spans = [span for span in spans if not prover.nonnegative(span, sizes)]
         tests = [call(aten.lt.Scalar, self._integers.tensor(span, query, self._device), 0) for span in spans]
         return reduce(lambda a, b: call(aten.logical_or.default, a, b), tests)
 
@@ -124,9 +117,11 @@ class MaskEmitter:
 
     def _make_explicit(self, plan: MaskPlan) -> Emitted:
         tensors, meaning = self._tensors(plan), plan.meaning
+        if meaning.by_head:
+            return classify(self._writer, tensors, meaning.parts, meaning.softmax_dtype, by_head=True)
         parts = [part for part in meaning.parts if not part.per_head]
         if meaning.at_run_time:
-            return classify(self._writer, tensors, parts, meaning.softmax_dtype)
+            return classify(self._writer, tensors, parts, meaning.softmax_dtype, by_head=False)
         masked = tensors.masked(parts)
         if not meaning.maybe_empty_rows:
             return Emitted(masked)
@@ -136,40 +131,23 @@ class MaskEmitter:
         return Emitted(open_rows(self._writer, masked, empty), mean_rows=empty)
 
     def _bias(self, plan: MaskPlan) -> fx.Node:
-        call = self._writer.call
-        explicit = self._explicit(plan) if plan.meaning.at_run_time else None
-        bias = explicit.bias if explicit is not None else None
-        rows = self.emit_empty_rows(plan)
-        if any(part.per_head for part in plan.meaning.parts):
-            heads = self._of_heads(plan)
-            heads = call(aten.clamp_min.default, heads, torch.finfo(value(heads).dtype).min)
-            if rows is not None:
-                heads = call(aten.masked_fill.Scalar, heads, rows, 0)
-            bias = heads if bias is None else call(aten.add.Tensor, bias, heads)
+        """The sum of what is added to the scores, 0 in rows that become a mean."""
+        bias = self._explicit(plan).bias if plan.meaning.at_run_time or plan.meaning.by_head else None
+        heads = [part for part in plan.meaning.parts if part.per_head and not plan.meaning.by_head]
+        if heads:
+            added = summed(self._writer, self._tensors(plan), heads, plan.meaning.softmax_dtype)
+            if (rows := self.emit_empty_rows(plan)) is not None:
+                added = self._writer.call(aten.masked_fill.Scalar, added, rows, 0)
+            bias = added if bias is None else self._writer.call(aten.add.Tensor, bias, added)
         assert bias is not None
         return self._writer.settled(bias)
-
-    def _of_heads(self, plan: MaskPlan) -> fx.Node:
-        """What the parts that differ between heads add to a score, (B or 1, N, Q or 1, K)."""
-        parts, dtype = [part for part in plan.meaning.parts if part.per_head], plan.meaning.softmax_dtype
-        key = ("heads", id(plan.meaning))
-        return self._once(key, lambda: summed(self._writer, self._tensors(plan), parts, dtype))
-
-    def _void_heads(self, plan: MaskPlan) -> fx.Node:
-        lost = self._writer.call(aten.eq.Scalar, self._of_heads(plan), float("-inf"))
-        if plan.atten_mask == "explicit":
-            lost = self._writer.call(aten.logical_or.default, lost, self._explicit(plan).masked)
-        return void(self._writer, lost)
 
     def _tensors(self, plan: MaskPlan) -> MaskTensors:
         return MaskTensors(self._writer, self._integers, plan.scores, self._device)
 
     def _mask_key(self, plan: MaskPlan) -> object:
-        return (
-            (id(plan.meaning), plan.empty_rows)
-            if plan.atten_mask == "explicit" or plan.meaning.bias
-            else None
-        )
+        """What tells emitted masks apart: meanings, which the analyser keeps and shares."""
+        return (id(plan.meaning), plan.empty_rows) if _emits_mask(plan) or plan.meaning.bias else None
 
     def _once(self, key: object, make: Callable[[], fx.Node]) -> fx.Node:
         if key not in self._made:
@@ -177,3 +155,8 @@ class MaskEmitter:
         made = self._made[key]
         assert isinstance(made, fx.Node)
         return made
+
+
+def _emits_mask(plan: MaskPlan) -> bool:
+    """Whether the plan rests on a mask that is worked out in the graph."""
+    return plan.atten_mask == "explicit" or plan.meaning.by_head

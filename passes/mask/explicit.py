@@ -20,7 +20,7 @@ from npu_compile.passes.values import aten, same, shape, value
 
 @dataclass(frozen=True)
 class Emitted:
-    """Nodes of an explicit mask, each broadcast to (B, 1, Q, K), or (B, 1, Q, 1) for rows.
+    """Nodes of an explicit mask, which broadcast to (B, N, Q, K), or (B, N, Q, 1) for rows.
 
     * ``masked``: True where a key has no part; False throughout in ``mean_rows``.
     * ``bias``: what is added to the scores elsewhere.
@@ -86,14 +86,16 @@ class MaskTensors:
 
     def full(self, node: fx.Node) -> fx.Node:
         """``node`` expanded to the query and key lengths."""
-        batch = -1
-        sizes = [batch, 1, *(self._integers.number(size(n)) for n in (self._scores.query, self._scores.key))]
-        return self._writer.call(aten.expand.default, node, sizes)
+        rows, keys = (self._integers.number(size(n)) for n in (self._scores.query, self._scores.key))
+        return self._writer.call(aten.expand.default, node, [-1, 1, rows, keys])
 
     def last_kept(self, masked: fx.Node) -> fx.Node:
         """(B or 1,) int64: the last key that ``masked`` leaves in any row, plus one; 0 if there is none."""
         call = self._writer.call
-        nowhere = masked if same(shape(masked)[2], 1) else call(aten.all.dim, masked, 2, True)
+        nowhere = masked
+        for axis in (1, 2):
+            if not same(shape(masked)[axis], 1):
+                nowhere = call(aten.all.dim, nowhere, axis, True)
         end = self._integers.number(size(self._scores.key) + 1)
         counts = call(aten.arange.start, 1, end, device=value(masked).device)
         last = call(aten.amax.default, call(aten.masked_fill.Scalar, counts, nowhere, 0), [-1])

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from npu_compile.passes.mask.formula import FALSE, TRUE, Element
 from npu_compile.passes.mask.linear import Dim, Held, Linear, size
 from npu_compile.passes.mask.prover import Prover, Shape
-from npu_compile.passes.mask.values import Choice, Number, Sum, Truth, Unknown, Value, choice
+from npu_compile.passes.mask.values import Choice, Number, Sum, Truth, Unknown, Value, choice, typed
 from npu_compile.passes.site import Operand
 from npu_compile.passes.values import Writes, aten, is_call, is_tensor, shape, value
 
@@ -58,6 +58,8 @@ class Interpreter:
 
     def operands(self, node: fx.Node, count: int) -> tuple[Value, ...]:
         """The values of the first ``count`` arguments of ``node``."""
+        if len(node.args) < count:
+            raise Unknown
         return tuple(self.read(operand, node) for operand in node.args[:count])
 
     def simplified(self, result: Value, node: fx.Node) -> Value:
@@ -78,7 +80,8 @@ class Interpreter:
             return leaf(node)
         self._depth += 1
         try:
-            return rule(self, node)
+            found = rule(self, node)
+            return found if isinstance(found, Sum) else typed(found, node)
         except Unknown:
             return leaf(node)
         finally:
@@ -112,7 +115,7 @@ def leaf(node: fx.Node) -> Value:
     kind = value(node).dtype
     if kind == torch.bool:
         return Truth(Element(node, index))
-    if kind.is_floating_point:
+    if kind.is_floating_point or kind.is_complex:
         return Sum((node,))
     return Number(Linear.of(Held(node, index)))
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import fx
 
-from npu_compile.passes.mask.atoms import Causal, KeyBefore, KeyFrom, Predicate, Q, Window, origin
+from npu_compile.passes.mask.atoms import Predicate, origin
 from npu_compile.passes.mask.facts import learn_positions
 from npu_compile.passes.mask.formula import And, Compare, Formula, Or, conjunction, disjunction, substitute
 from npu_compile.passes.mask.interpret import Interpreter
@@ -32,6 +32,8 @@ class MaskMeaning:
       hand-written softmax ("inf"), or the mean of all values ("finite").
     * ``maybe_empty_rows``: False only if every query row provably keeps a key.
     * ``at_run_time``: the terms can't be told apart before they are summed, which the emitted graph does.
+    * ``by_head``: a mask differs between heads. Then all terms together become one bias, and ``keep`` is
+      what the others among them say.
     """
 
     keep: Predicate
@@ -39,6 +41,7 @@ class MaskMeaning:
     dropped: Literal["inf", "finite"]
     maybe_empty_rows: bool
     at_run_time: bool
+    by_head: bool
     words: str
     parts: tuple[Part, ...]
     softmax_dtype: torch.dtype
@@ -115,6 +118,7 @@ class MaskAnalyser:
             dropped="inf" if all(fill == float("-inf") for fill in fills) else "finite",
             maybe_empty_rows=empty,
             at_run_time=at_run_time,
+            by_head=any(part.per_head and part.masks for part in parts),
             words=_words(keep, bias),
             parts=parts,
             softmax_dtype=dtype,
@@ -130,23 +134,11 @@ def analyse(
 
 
 def every_row_keeps_a_key(keep: Predicate, scores: ScoreShape, prover: Prover) -> bool:
-    """Whether each query row provably has a key.
-
-    Each bound of the band that causality, windows and lengths leave must lie on the right side of each other.
-    """
-    row = Linear.of(Q)
-    lowest, highest = [Linear()], [size(scores.key) - 1]
-    for atom in keep.atoms:
-        if isinstance(atom, Causal):
-            highest.append(row + atom.offset)
-        elif isinstance(atom, KeyBefore):
-            highest.append(atom.length - 1)
-        elif isinstance(atom, Window):
-            lowest.append(row + atom.start)
-        elif isinstance(atom, KeyFrom):
-            lowest.append(atom.start)
-        else:
-            return False
+    """Whether each query row provably has a key: no upper bound on the key is below a lower one."""
+    bounds = keep.key_bounds(size(scores.key))
+    if bounds is None:
+        return False
+    lowest, highest = bounds
     shape = (scores.batch, scores.heads, scores.query, scores.key)
     return all(prover.nonnegative(high - low, shape) for high in highest for low in lowest)
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from npu_compile.passes.mask.atoms import graph_input
 from npu_compile.passes.mask.formula import Compare, Formula, dims, negation, substitute
 from npu_compile.passes.mask.interpret import Interpreter
 from npu_compile.passes.mask.linear import Dim, Linear
+from npu_compile.passes.mask.moderate import is_moderate
 from npu_compile.passes.mask.values import Choice, Sum, Unknown, Value, as_choice, as_truth
 from npu_compile.passes.site import MaskTerm, ScoreShape
 from npu_compile.passes.values import aten, is_call, is_tensor, same, shape
@@ -45,11 +45,11 @@ class Part:
     batch_first: bool = False
 
     @property
-    def may_be_infinite(self) -> bool:
-        """Whether it may hold -inf; floats computed in the graph, such as position biases, are finite."""
+    def masks(self) -> bool:
+        """Whether it may drop scores; position biases don't."""
         if self.keep is None:
-            return self.node is not None and graph_input(self.node) is not None
-        return -INF in self.fills
+            return self.node is not None and not is_moderate(self.node)
+        return bool(self.fills)
 
 
 class Splitter:
@@ -90,7 +90,10 @@ class Splitter:
         return removes(fill, self._dtype) or is_smallest(fill, self._dtype)
 
     def _filled(self, kind: Literal["keep", "drop"], node: fx.Node, fill: float) -> Part:
-        formula = self._in_scores(as_truth(self._interpreter.value(node)), node)
+        try:
+            formula = self._in_scores(as_truth(self._interpreter.value(node)), node)
+        except Unknown:
+            raise MaskNotExpressible(f"the mask {node.name} is not bool") from None
         kept = formula if kind == "keep" else negation(formula)
         return self._part(Part(kind, node, kept, (fill,), fill, frozenset(dims(kept))))
 
@@ -138,6 +141,8 @@ class Splitter:
     def _part(self, part: Part) -> Part:
         assert part.node is not None
         sizes = shape(part.node)
+        if len(sizes) > 4:
+            raise MaskNotExpressible(f"the mask {part.node.name} has {len(sizes)} dimensions")
         lacks_heads = self._lacks_heads(part.node)
         unknown = part.keep is None and len(sizes) >= 3 and not lacks_heads and not same(sizes[-3], 1)
         return replace(part, per_head=unknown or -3 in part.axes, batch_first=lacks_heads)

@@ -31,7 +31,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class FromMask:
-    """Key lengths from the explicit mask: each batch element's last key that takes part, plus one."""
+    """Key lengths from the emitted mask: each batch element's last key that takes part, plus one."""
 
 
 Lengths: TypeAlias = "Bound | FromMask"
@@ -75,20 +75,21 @@ class _Planner:
         self._prover: Prover = meaning.prover
         self._query, self._key = size(scores.query), size(scores.key)
         self._one_row = self._query == Linear(1)
-        self._patch = any(part.per_head and part.may_be_infinite for part in meaning.parts)
         self._empty: Literal["zero", "mean"] | None = None
         if meaning.maybe_empty_rows:
             self._empty = "zero" if meaning.dropped == "inf" and not meaning.at_run_time else "mean"
+        if meaning.by_head:
+            self._empty = "mean"
 
     def plan(self) -> MaskPlan:
+        if self._meaning.by_head:
+            return self._made(0, lengths=FromMask())
         keep = self._meaning.keep
         causal = [a.offset for a in keep.atoms if isinstance(a, Causal)]
         windows = [a.start for a in keep.atoms if isinstance(a, Window)]
         lengths = [a.length for a in keep.atoms if isinstance(a, KeyBefore)]
         understood = len(causal) + len(windows) + len(lengths) == len(keep.atoms)
-        if self._meaning.at_run_time or not understood or not all(map(emittable, [*causal, *lengths])):
-            return self._explicit()
-        if self._patch and keep.atoms:
+        if self._meaning.at_run_time or not understood or not all(map(emittable, causal + windows + lengths)):
             return self._explicit()
         if not causal and not windows:
             return self._plain(0, self._bound(lengths)) if lengths else self._plain(0, None)
@@ -112,18 +113,17 @@ class _Planner:
         atten_mask: Literal["causal", "explicit"] | None = None,
         lengths: Lengths | None = None,
     ) -> MaskPlan:
-        words = self._meaning.words
         return MaskPlan(
-            mode,
-            pre,
-            next_,
-            atten_mask,
-            lengths,
-            self._empty,
-            self._patch,
-            words,
-            self._meaning,
-            self._scores,
+            sparse_mode=mode,
+            pre_tokens=pre,
+            next_tokens=next_,
+            atten_mask=atten_mask,
+            lengths=lengths,
+            empty_rows=self._empty,
+            patch_void_rows=self._meaning.by_head,
+            words=self._meaning.words,
+            meaning=self._meaning,
+            scores=self._scores,
         )
 
     def _explicit(self) -> MaskPlan:
@@ -164,9 +164,8 @@ class _Planner:
         next_ = Linear(UNBOUNDED) if offset is None else offset - corner
         if not (pre.is_const and next_.is_const and self._several_rows()):
             return None
-        if not (
-            self._legal(pre, self._query) and self._legal(next_, self._key) and pre.const + next_.const >= 0
-        ):
+        legal = self._legal(pre, self._query) and self._legal(next_, self._key)
+        if not legal or pre.const + next_.const < 0:
             return None
         lengths = Bound((limit,)) if limit is not None else None
         return self._made(4, min(pre.const, UNBOUNDED), min(next_.const, UNBOUNDED), "causal", lengths)

@@ -60,6 +60,8 @@ def _ones(interpreter: Interpreter, node: fx.Node) -> Value:
 @rule(aten.full, aten.full_like, aten.new_full, aten.fill, aten.fill_, aten.scalar_tensor)
 def _full(interpreter: Interpreter, node: fx.Node) -> Value:
     position = 2 if is_call(node, aten.new_full) else 0 if is_call(node, aten.scalar_tensor) else 1
+    if len(node.args) <= position:
+        raise Unknown
     fill = interpreter.read(node.args[position], node)
     kind = value(node).dtype
     if isinstance(fill, Number) and not kind.is_floating_point and kind != torch.bool:
@@ -85,10 +87,20 @@ def _convert(interpreter: Interpreter, node: fx.Node) -> Value:
     if isinstance(found, Number) and new.is_floating_point:
         return as_choice(found, new)
     moves = value(source).device != value(node).device
-    narrows = isinstance(found, Number) and new.itemsize < old.itemsize and not found.linear.is_const
+    narrows = isinstance(found, Number) and not _fits(interpreter, found.linear, node)
     if narrows or (moves and holds_tensor(found)) or (isinstance(found, Sum) and old != new):
         raise Unknown
     return found
+
+
+def _fits(interpreter: Interpreter, linear: Linear, node: fx.Node) -> bool:
+    """Whether an integer conversion to the dtype of ``node`` keeps every value."""
+    kind = value(node).dtype
+    if kind == torch.int64:
+        return True
+    limits = torch.iinfo(kind)
+    bounds = (linear - limits.min, -linear + limits.max)
+    return all(interpreter.prover.nonnegative(bound, shape(node)) for bound in bounds)
 
 
 def _binary(targets: tuple[Any, ...], function: Callable[[Any, Any], Any], reverse: bool = False) -> None:
@@ -101,7 +113,7 @@ def _binary(targets: tuple[Any, ...], function: Callable[[Any, Any], Any], rever
         a, b = interpreter.operands(node, 2)
         a, b = (b, a) if reverse else (a, b)
         kind = value(node).dtype
-        if isinstance(a, Number) and isinstance(b, Number) and not kind.is_floating_point:
+        if isinstance(a, Number) and isinstance(b, Number) and kind in (torch.int64, torch.int32):
             return Number(function(a.linear, b.linear))
         if isinstance(a, Sum) or isinstance(b, Sum):
             return _sum(node, function)

@@ -116,6 +116,8 @@ def _one(n: Any) -> bool:
 @rule(aten.permute.default, aten.transpose.int, aten.t.default, aten.swapaxes.default)
 def _permute(interpreter: Interpreter, node: fx.Node) -> Value:
     rank = len(shape(node))
+    if rank < 2:
+        return moved(interpreter, node, {})
     order = list(range(rank))
     if node.target is aten.permute.default:
         order = [positive(axis, rank) for axis in arguments(node)[1]]

@@ -35,9 +35,13 @@ def uniform_below(total: torch.dtype, softmax_dtype: torch.dtype) -> float | Non
 
 
 def classify(
-    writer: Writer, tensors: MaskTensors, parts: Sequence[Part], softmax_dtype: torch.dtype
+    writer: Writer, tensors: MaskTensors, parts: Sequence[Part], softmax_dtype: torch.dtype, by_head: bool
 ) -> Emitted:
-    """The explicit mask of ``parts`` (none of which differs between heads), applied in order."""
+    """The mask of ``parts``, applied in order.
+
+    ``by_head``: it differs between heads, so that the bias must say it: (B, N, Q, K), with the dtype's
+    minimum where a key has no part. Otherwise the bias is 0 there, and None if it is 0 elsewhere too.
+    """
     call = writer.call
     total = summed(writer, tensors, parts, softmax_dtype)
     kind = value(total).dtype
@@ -50,12 +54,12 @@ def classify(
     if limit is not None:
         low = call(aten.le.Scalar, largest, limit)
         mean_rows = call(aten.logical_and.default, low, call(aten.ne.Scalar, largest, -INF))
-    bias = None
-    if any(part.keep is None for part in parts):
-        bias = total
-        if mean_rows is not None:
-            bias = call(aten.where.self, mean_rows, call(aten.sub.Tensor, total, largest), total)
-        bias = call(aten.masked_fill.Scalar, bias, masked, 0)
+    if not by_head and all(part.keep is not None for part in parts):
+        return Emitted(masked, None, mean_rows, void_rows)
+    bias = total
+    if mean_rows is not None:
+        bias = call(aten.where.self, mean_rows, call(aten.sub.Tensor, total, largest), total)
+    bias = call(aten.masked_fill.Scalar, bias, masked, torch.finfo(kind).min if by_head else 0)
     return Emitted(masked, bias, mean_rows, void_rows)
 
 

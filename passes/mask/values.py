@@ -109,6 +109,7 @@ def select(condition: Formula, a: Value, b: Value) -> Value:
         return a
     if condition == FALSE:
         return b
+    a, b = _as_case(a), _as_case(b)
     if isinstance(a, Choice) and isinstance(b, Choice):
         no = logic.negation(condition)
         yes = [(x, conjunction([condition, p])) for x, p in a.cases]
@@ -118,6 +119,13 @@ def select(condition: Formula, a: Value, b: Value) -> Value:
         no = logic.negation(condition)
         return Truth(bounded(disjunction([conjunction([condition, p]), conjunction([no, q])])))
     raise Unknown
+
+
+def _as_case(value: Value) -> Value:
+    """An integer that is the same everywhere as the one case of a choice."""
+    if isinstance(value, Number) and value.linear.is_const:
+        return Choice.const(value.linear.const)
+    return value
 
 
 def transform(value: Value, function: Callable[[Linear], Linear]) -> Value:
@@ -199,4 +207,5 @@ def rounded(number: float, dtype: torch.dtype) -> float:
             return torch.tensor(number, dtype=torch.float64).to(dtype).item()
     if not math.isfinite(number):
         raise Unknown
-    return int(number)
+    with unset_fake_temporarily():
+        return torch.tensor(int(number)).to(dtype).item()

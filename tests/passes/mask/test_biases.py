@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+import torch.nn.functional as F
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,6 +17,15 @@ INF = float("inf")
 B, N, Q, K = 2, 3, 5, 7
 SIZES = (B, N, Q, K)
 MINIMUM = torch.finfo(torch.float32).min
+
+
+TABLE = torch.randn(20, N, generator=torch.Generator().manual_seed(9))
+
+
+def position_bias(table: Tensor) -> Tensor:
+    """T5's relative position bias, (1, N, Q, K): made of weights, so it drops nothing."""
+    distance = torch.arange(K)[None] - torch.arange(Q)[:, None]
+    return F.embedding(distance + 10, table).permute(2, 0, 1)[None]
 
 
 def data(seed: int) -> tuple[Tensor, Tensor]:
@@ -41,6 +51,7 @@ def check(found: Result, seed: int = 0) -> Result:
     levels=st.sets(st.sampled_from((0.0, -0.5, 3.0, -1e4, -1e9, -1e20, MINIMUM, -INF)), min_size=1),
     lost=st.integers(0, 2),
 )
+@example(seed=0, heads=N, rows=Q, levels={0.0, MINIMUM, -INF}, lost=0)
 def test_any_values(seed: int, heads: int, rows: int, levels: set[float], lost: int) -> None:
     """Every mix of values, with some rows of nothing but the lowest."""
     generator = torch.Generator().manual_seed(seed)
@@ -63,47 +74,67 @@ def test_length_bound_of_a_float_mask(dtype: torch.dtype) -> None:
 
 
 def test_a_bias_per_head_needs_no_mask() -> None:
-    found = run(trace(lambda m: m * 1.5, torch.randn(1, N, Q, K)), SIZES)
-    check(found)
+    found = check(run(trace(lambda table: position_bias(table) * 1.5, TABLE), SIZES))
     assert found.plan.sparse_mode == 0 and found.plan.atten_mask is None and found.plan.lengths is None
 
 
 def test_a_position_bias_and_a_mask_in_one_sum() -> None:
     """T5 adds its mask to its position bias once, before the layers."""
 
-    def mask(bias: Tensor, padding: Tensor) -> Tensor:
-        return bias * 1.0 + torch.where(padding[:, None, None, :], torch.zeros(()), MINIMUM)
+    def mask(table: Tensor, padding: Tensor) -> Tensor:
+        return position_bias(table) + torch.where(padding[:, None, None, :], torch.zeros(()), MINIMUM)
 
     padding = torch.ones(B, K, dtype=torch.bool)
     padding[0, 4:] = False
     padding[1] = False
-    found = check(run(trace(mask, torch.randn(1, N, Q, K), padding), SIZES))
-    assert found.meaning.words == "padding mask input padding_1, bias from mul"
+    found = check(run(trace(mask, TABLE, padding), SIZES))
+    assert found.meaning.words == "padding mask input padding_1, bias from unsqueeze_2"
     assert found.lengths == [4, K] and found.plan.empty_rows == "mean"
 
 
 def test_each_layer_its_own_copy_of_a_masked_bias() -> None:
     """SDPA gets a contiguous copy in every layer: the layers still share the analysis and what is emitted."""
 
-    def masks(bias: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
-        total = torch.where(padding[:, None, None, :].expand(B, 1, Q, K), bias * 1.0, MINIMUM)
+    def masks(table: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+        keep = padding[:, None, None, :].expand(B, 1, Q, K)
+        total = torch.where(keep, position_bias(table), MINIMUM)
         return total.contiguous(), total.expand(B, N, Q, K).clone()
 
     padding = torch.ones(B, K, dtype=torch.bool)
     padding[0, 4:] = False
-    traced = trace(masks, torch.randn(1, N, Q, K), padding)
+    traced = trace(masks, TABLE, padding)
     analyser, scores = MaskAnalyser(traced.graph), ScoreShape(*SIZES)
     first, second = (analyser.analyse([term(mask)], scores) for mask in traced.masks)
-    assert first is second and first.words == "padding mask input padding_1, bias from mul"
+    assert first is second and first.words.startswith("padding mask input padding_1, bias from unsqueeze")
 
 
 def test_a_position_bias_with_causality_keeps_the_causal_mode() -> None:
-    def mask(bias: Tensor) -> Tensor:
+    def mask(table: Tensor) -> Tensor:
         causal = (torch.arange(K)[None] <= torch.arange(Q)[:, None] + K - Q)[None, None]
-        return bias * 1.0 + torch.where(causal, torch.zeros(()), MINIMUM)
+        return position_bias(table) + torch.where(causal, torch.zeros(()), MINIMUM)
 
-    found = check(run(trace(mask, torch.randn(1, N, Q, K)), SIZES))
+    found = check(run(trace(mask, TABLE), SIZES))
     assert (found.plan.sparse_mode, found.plan.atten_mask) == (3, "causal") and found.bias is not None
+
+
+@pytest.mark.parametrize("lowest", [-INF, MINIMUM, -1e12])
+def test_a_bias_that_may_drop_keys_is_read_at_run_time(lowest: float) -> None:
+    """The same sums, with a table or a constant that holds the lowest numbers: those rows are special."""
+    table = TABLE.clone()
+    table[10:13, 1] = lowest
+    mask = torch.rand(B, 1, 1, K, generator=torch.Generator().manual_seed(8)) > 0.5
+
+    def from_input(bias: Tensor, keep: Tensor) -> Tensor:
+        return bias * 1.0 + torch.where(keep, torch.zeros(()), MINIMUM)
+
+    check(run(trace(from_input, position_bias(table), mask), SIZES))
+
+    def by_condition(weights: Tensor, keep: Tensor) -> Tensor:
+        bias = position_bias(weights)
+        return torch.where(bias > 0.3, bias, lowest) + torch.where(keep, torch.zeros(()), MINIMUM)
+
+    found = check(run(trace(by_condition, TABLE, mask), SIZES))
+    assert found.meaning.by_head
 
 
 @pytest.mark.parametrize("fill", [-INF, MINIMUM])
@@ -133,6 +164,21 @@ def test_masks_that_differ_between_heads() -> None:
     assert found.plan.patch_void_rows and found.void_rows is not None
     assert found.void_rows.nonzero().tolist() == [[0, 1, 2, 0]]
     assert found.plan.atten_mask is None
+
+
+@pytest.mark.parametrize("fill", [-INF, MINIMUM])
+def test_a_mask_per_head_on_top_of_padding(fill: float) -> None:
+    """Rows that one head, or the padding, or only both together leave nothing."""
+    generator = torch.Generator().manual_seed(6)
+    heads = torch.rand(B, N, Q, K, generator=generator) > 0.5
+    padding = torch.rand(B, 1, 1, K, generator=generator) > 0.5
+    heads[0, 1, 2], heads[1, 0, 3] = ~padding[0, 0, 0], False
+
+    def mask(h: Tensor, p: Tensor) -> Tensor:
+        return torch.zeros(h.shape).masked_fill(~h, fill) + torch.zeros(p.shape).masked_fill(~p, MINIMUM)
+
+    found = check(run(trace(mask, heads, padding), SIZES))
+    assert found.plan.patch_void_rows and found.lengths is not None
 
 
 def test_a_mask_per_head_on_top_of_a_causal_one() -> None:
