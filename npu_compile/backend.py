@@ -12,6 +12,7 @@ from torch._dynamo.backends.registry import lookup_backend
 from .errors import AscendFiaError
 from .options import Options, parse
 from .passes.context_parallel.config import with_step
+from .passes.mla.options import MlaOptions
 from .pipeline import Compiled, run_passes, target_of
 from .report import CaptureReport, GraphReport
 from .report_log import record, reset
@@ -46,7 +47,8 @@ def compile_graph(
 ) -> tuple[Callable[..., Any], GraphReport]:
     """The callable that runs ``module`` as ``asked``, and the report on its attention."""
     target = target_of(example_inputs, asked)
-    compiled = run_passes(module, example_inputs, target, asked.context_parallel, asked.mla)
+    mla = MlaOptions(asked.mla, asked.max_context_tokens)
+    compiled = run_passes(module, example_inputs, target, asked.context_parallel, mla)
     where = execution(_device_type(example_inputs))
     run, captured = _callable(compiled, example_inputs, asked)
     report = GraphReport(

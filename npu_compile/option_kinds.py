@@ -73,6 +73,18 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class Count:
+    """A positive int."""
+
+    allowed: str = "an int of at least 1"
+
+    def accept(self, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{value!r} is not an int of at least 1")
+        return value
+
+
+@dataclass(frozen=True)
 class TorchBackend:
     """The name of another torch.compile backend that is registered here."""
 

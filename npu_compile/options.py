@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 from .errors import AscendFiaError
 from .kernels.targets import Target
-from .option_kinds import Choice, Flag, Kind, Sizes, TorchBackend, did_you_mean
+from .option_kinds import Choice, Count, Flag, Kind, Sizes, TorchBackend, did_you_mean
 from .parallel.option import ContextParallelOption
 from .passes.context_parallel.config import ContextParallel
+from .passes.mla.options import MlaOptions
 
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -67,6 +68,11 @@ class Options:
         "auto",
         Choice(("auto", "absorb", "expand")),
         "multi-head latent attention over latents (absorb) or expanded keys; auto: by cost",
+    )
+    max_context_tokens: int = option(
+        MlaOptions.max_context_tokens,
+        Count(),
+        "tokens of a cache of latents, over all requests, expanded at a time",
     )
 
     def __post_init__(self) -> None:

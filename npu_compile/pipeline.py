@@ -17,7 +17,9 @@ from .options import Options
 from .passes.context_parallel.config import ContextParallel
 from .passes.context_parallel.rewrite import ContextParallelError, Rewritten, rewrite
 from .passes.lower import lower
-from .passes.mla.lower import MlaChoice, MlaLowering
+from .passes.mla.lower import DEFAULT as MLA_DEFAULT
+from .passes.mla.lower import MlaLowering
+from .passes.mla.options import MlaOptions
 from .passes.normalise import NormaliseError, normalise
 from .passes.recognise import recognise
 from .passes.site import SiteOutcome
@@ -44,7 +46,7 @@ def run_passes(
     example_inputs: Sequence[Any],
     target: Target,
     context_parallel: ContextParallel | None = None,
-    mla: MlaChoice = "auto",
+    mla: MlaOptions = MLA_DEFAULT,
 ) -> Compiled:
     """Normalise, recognise and lower ``module``.
 

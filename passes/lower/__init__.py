@@ -6,23 +6,21 @@ could be, the first of them that the target's contract allows. Only then is the 
 
 from __future__ import annotations
 
-import operator
 from dataclasses import replace
 from typing import Protocol
 
-import torch
 from torch import fx
 
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import CallForm, Operands, candidates
-from npu_compile.passes.lower.legality import illegal
+from npu_compile.passes.lower.forms import CallForm, Operands, candidates, through
+from npu_compile.passes.lower.legality import first_legal
 from npu_compile.passes.lower.masks import MaskArguments, MaskLowering
 from npu_compile.passes.lower.outcome import declined, lowered, refused
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined
-from npu_compile.passes.site import AttentionSite, Operand, SiteOutcome, Views
+from npu_compile.passes.site import AttentionSite, Operand, SiteOutcome
 from npu_compile.passes.values import aten
 
 
@@ -72,34 +70,15 @@ def _lower_site(
             if form is None:
                 operands = Operands(*(_emit(graph, read) for read in (site.query, site.key, site.value)))
                 operands = _with_mean_rows(operands, arguments)
-                form = _first_legal(site, operands, arguments, target)
+                form = first_legal(candidates(site, operands, arguments, target), target)
             _replace(site, form, arguments)
     except Declined as reason:
         return declined(site, str(reason), arguments)
     return lowered(site, form, arguments)
 
 
-def _first_legal(
-    site: AttentionSite, operands: Operands, arguments: MaskArguments, target: Target
-) -> CallForm:
-    reasons = []
-    for form in candidates(site, operands, arguments, target):
-        reason = illegal(form, target)
-        if reason is None:
-            return form
-        if reason not in reasons:
-            reasons.append(reason)
-    raise Declined("; or ".join(reasons))
-
-
 def _emit(graph: fx.Graph, read: Operand) -> fx.Node:
-    return _see_through(graph, read.node, read.views)
-
-
-def _see_through(graph: fx.Graph, node: fx.Node, views: Views) -> fx.Node:
-    for target, arguments in views:
-        node = call(graph, target, node, *arguments)
-    return node
+    return through(graph, read.node, read.views)
 
 
 def _with_mean_rows(operands: Operands, arguments: MaskArguments) -> Operands:
@@ -114,16 +93,12 @@ def _with_mean_rows(operands: Operands, arguments: MaskArguments) -> Operands:
 def _replace(site: AttentionSite, form: CallForm, arguments: MaskArguments) -> None:
     """Put the call in the place of the site's output."""
     graph = site.output.graph
-    graph_operator = getattr(torch.ops.ascend_fia, form.op).default
-    tensors = dict(form.tensors)
-    inputs = [tensors.pop(name) for name in ("query", "key", "value")]
-    fused = call(graph, graph_operator, *inputs, **tensors, **form.plain)
+    fused, result = form.emit(graph)
     if form.expanded_from is not None:
         fused.meta["expanded_from"] = form.expanded_from
-    result = _see_through(graph, call(graph, operator.getitem, fused, 0), form.to_bnsd)
     if arguments.void_rows is not None:
         result = call(graph, aten.masked_fill.Scalar, result, arguments.void_rows, arguments.void)
-    result = _see_through(graph, result, site.output_views)
+    result = through(graph, result, site.output_views)
     for node in (fused, result):
         for key in ("nn_module_stack", "stack_trace"):
             if key in site.output.meta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,14 @@ class CallForm:
     notes: tuple[str, ...] = ()
     expanded_from: Any = None
 
+    def emit(self, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
+        """Insert the call; its node, and its result as (B, N, Q, D_v)."""
+        tensors = dict(self.tensors)
+        inputs = [tensors.pop(name) for name in ("query", "key", "value")]
+        graph_operator = getattr(torch.ops.ascend_fia, self.op).default
+        fused = call(graph, graph_operator, *inputs, **tensors, **self.plain)
+        return fused, through(graph, call(graph, operator.getitem, fused, 0), self.to_bnsd)
+
     @property
     def input_layout(self) -> str:
         return str(self.plain["input_layout"])
@@ -52,6 +61,13 @@ class Operands:
     query: fx.Node
     key: fx.Node
     value: fx.Node
+
+
+def through(graph: fx.Graph, node: fx.Node, views: Views) -> fx.Node:
+    """``node`` seen through ``views``, at the insertion point."""
+    for target, arguments in views:
+        node = call(graph, target, node, *arguments)
+    return node
 
 
 def candidates(

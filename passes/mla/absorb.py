@@ -88,7 +88,7 @@ def _latents(graph: fx.Graph, mla: MlaSite, masks: MaskArguments, shared: Shared
         if not one_token:
             raise Declined("attention over latents takes no explicit mask for several query tokens")
         indices, kept = kept_first(shared, mask, scores.batch, scores.key)
-        latent, rope = (gathered(graph, shared, node, indices) for node in (latent, rope))
+        latent, rope = (gathered(graph, shared, node, indices, scores.key) for node in (latent, rope))
         return Latents(latent, rope, {"actual_seq_kvlen": kept}, {"sparse_mode": 0})
     if mode == 2:
         if lengths is not None or not same(scores.query, scores.key):

@@ -95,11 +95,7 @@ def queries(graph: fx.Graph, mla: MlaSite, mean_rows: fx.Node | None) -> tuple[f
 def head_weights(graph: fx.Graph, rows: HeadRows, heads: int) -> fx.Node:
     """(N, width, L): a view of the projection's weight."""
     total, latent = shape(rows.weight)
-    weight, inner = rows.weight, rows.start
-    if heads * rows.stride != total:
-        weight = call(graph, aten.slice.Tensor, weight, 0, rows.start, rows.start + heads * rows.stride)
-        inner = 0
-    per_head = call(graph, aten.reshape.default, weight, [heads, rows.stride, latent])
-    if rows.width == rows.stride:
-        return per_head
-    return call(graph, aten.slice.Tensor, per_head, 1, inner, inner + rows.width)
+    first, inner = rows.in_shares(heads, total)
+    weight = call(graph, aten.slice.Tensor, rows.weight, 0, first, first + heads * rows.stride)
+    shares = call(graph, aten.reshape.default, weight, [heads, rows.stride, latent])
+    return call(graph, aten.slice.Tensor, shares, 1, inner, inner + rows.width)

@@ -27,11 +27,7 @@ def kept_first(shared: Shared, mask: fx.Node, batch: Dim, keys: Dim) -> tuple[fx
         order = shared.call(
             aten.argsort.stable, shared.call(aten.to.dtype, rows, torch.int32), stable=True, dim=-1
         )
-        requests = shared.call(aten.arange.default, shared.number(batch), device=mask.meta["val"].device)
-        starts = shared.call(
-            aten.mul.Tensor, shared.call(aten.unsqueeze.default, requests, 1), shared.number(keys)
-        )
-        return shared.call(aten.reshape.default, shared.call(aten.add.Tensor, order, starts), [-1])
+        return row_indices(shared, order, batch, keys)
 
     def lengths() -> fx.Node:
         kept = shared.call(aten.logical_not.default, mask)
@@ -43,9 +39,17 @@ def kept_first(shared: Shared, mask: fx.Node, batch: Dim, keys: Dim) -> tuple[fx
     )
 
 
-def gathered(graph: fx.Graph, shared: Shared, node: fx.Node, indices: fx.Node) -> fx.Node:
-    """(B, 1, K, D) with the rows of each request in the order of :func:`kept_first`."""
-    batch, _, keys, width = shape(node)
+def row_indices(shared: Shared, places: fx.Node, batch: Dim, keys: Dim) -> fx.Node:
+    """(B * count,) rows of a (B * K, D) tensor, from (B or 1, count) places in the keys of each request."""
+    requests = shared.call(aten.arange.default, shared.number(batch), device=places.meta["val"].device)
+    starts = shared.call(aten.mul.Tensor, requests, shared.number(keys))
+    every = shared.call(aten.add.Tensor, places, shared.call(aten.unsqueeze.default, starts, 1))
+    return shared.call(aten.reshape.default, every, [-1])
+
+
+def gathered(graph: fx.Graph, shared: Shared, node: fx.Node, indices: fx.Node, count: Dim) -> fx.Node:
+    """(B, 1, count, D): rows of a (B, 1, K, D) tensor by their (B * count,) indices in (B * K, D)."""
+    batch, width = shape(node)[0], shape(node)[3]
     rows = call(graph, aten.reshape.default, node, [-1, width])
     picked = call(graph, aten.index_select.default, rows, 0, indices)
-    return call(graph, aten.view.default, picked, [shared.number(batch), 1, shared.number(keys), width])
+    return call(graph, aten.view.default, picked, [shared.number(batch), 1, shared.number(count), width])

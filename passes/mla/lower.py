@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 from torch import fx
 
@@ -13,8 +12,10 @@ from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.mla.absorb import absorbed
+from npu_compile.passes.mla.chunks import chunk_tokens, chunked
 from npu_compile.passes.mla.cost import Choice, Sizes, cheaper
 from npu_compile.passes.mla.emit import Shared
+from npu_compile.passes.mla.options import MlaOptions
 from npu_compile.passes.mla.recognise import recognise_mla
 from npu_compile.passes.mla.scratch import drop_unread
 from npu_compile.passes.mla.site import MlaSite, NotAbsorbable
@@ -25,18 +26,16 @@ from npu_compile.passes.site import AttentionSite, Dim
 MOST_ABSORBED_QUERIES = 16
 """Query tokens per request that a device takes in the absorbed form (torch_npu docs)."""
 
-MlaChoice = Literal["auto", "absorb", "expand"]
-
-_FORMS = {"absorb": absorbed, "expand": split}
+DEFAULT = MlaOptions()
 
 
 class MlaLowering:
-    """MLA in one graph. ``choice`` is the user's: by cost, or one form wherever it is legal."""
+    """MLA in one graph: a specialist of the lowering."""
 
-    def __init__(self, graph: fx.Graph, target: Target, choice: MlaChoice = "auto") -> None:
+    def __init__(self, graph: fx.Graph, target: Target, options: MlaOptions = DEFAULT) -> None:
         self._graph = graph
         self._target = target
-        self._choice = choice
+        self._options = options
         self._around = Surroundings(graph)
         self._shared = Shared(graph)
         self._found: dict[fx.Node, MlaSite] = {}
@@ -78,10 +77,19 @@ class MlaLowering:
         if choice == "absorb" and (many := self._too_many(mla)) is not None:
             return many
         try:
-            form = _FORMS[choice](mla, masks, self._target, self._shared)
+            form = self._made(choice, mla, masks)
         except Declined as reason:
             return str(reason)
         return illegal(form, self._target) or form
+
+    def _made(self, choice: Choice, mla: MlaSite, masks: MaskArguments) -> CallForm:
+        """Raises Declined where the form has no way to say the mask."""
+        if choice == "absorb":
+            return absorbed(mla, masks, self._target, self._shared)
+        tokens = chunk_tokens(mla.attention.scores, self._options.max_context_tokens)
+        if tokens is not None:
+            return chunked(mla, masks, self._target, self._shared, tokens)
+        return split(mla, masks, self._target, self._shared)
 
     def _too_many(self, mla: MlaSite) -> str | None:
         """Why the device doesn't take so many query tokens in the absorbed form, or None."""
@@ -92,8 +100,8 @@ class MlaLowering:
 
     def _preferred(self, mla: MlaSite) -> tuple[Choice, str]:
         """The form to try first, and why."""
-        if self._choice != "auto":
-            return self._choice, "asked for"
+        if self._options.form != "auto":
+            return self._options.form, "asked for"
         if (many := self._too_many(mla)) is not None:
             return "expand", many
         scores = mla.attention.scores

@@ -29,6 +29,10 @@ class HeadRows:
     stride: int
     width: int
 
+    def in_shares(self, heads: int, rows: int) -> tuple[int, int]:
+        """Cut into one share of ``stride`` rows a head: where the shares begin, and this part in each."""
+        return (0, self.start) if heads * self.stride == rows else (self.start, 0)
+
 
 @dataclass(frozen=True)
 class MlaSite:

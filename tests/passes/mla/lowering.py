@@ -11,7 +11,8 @@ from torch import Tensor, fx
 from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.lower import lower
-from npu_compile.passes.mla.lower import MlaChoice, MlaLowering
+from npu_compile.passes.mla.lower import MlaLowering
+from npu_compile.passes.mla.options import MlaOptions
 from npu_compile.passes.recognise import recognise
 from npu_compile.passes.site import SiteOutcome
 from npu_compile.passes.verify import verify
@@ -25,12 +26,15 @@ def lowered(
     function: Callable[..., Any],
     *tensors: Any,
     target: Target = Target.CPU,
-    choice: MlaChoice = "auto",
+    choice: Any = "auto",
+    most: int = MlaOptions.max_context_tokens,
 ) -> tuple[fx.GraphModule, tuple[SiteOutcome, ...]]:
     """The lowered graph, which obeys the rules of the IR, and what became of its sites."""
     ensure_graph_ops()
     module = aten_graph(function, *tensors)
-    outcomes = lower(module, recognise(module.graph), target, MlaLowering(module.graph, target, choice))
+    outcomes = lower(
+        module, recognise(module.graph), target, MlaLowering(module.graph, target, MlaOptions(choice, most))
+    )
     verify(module.graph)
     return module, outcomes
 

@@ -29,7 +29,7 @@ def test_both_forms_agree_with_the_definition_in_float64(spelling: Attention, qu
     tensors = inputs(torch.float64, queries)
     wanted = oracle(*tensors)
     for choice, packet in (("absorb", FIA_V2), ("expand", FIA)):
-        module, (outcome,) = lowered(spelling, *tensors, choice=choice)  # type: ignore[arg-type]
+        module, (outcome,) = lowered(spelling, *tensors, choice=choice)
         assert outcome.form == "mla" and len(calls(module, packet)) == 1
         torch.testing.assert_close(run(module, *tensors), wanted, rtol=0, atol=1e-10)
 
@@ -75,5 +75,5 @@ def test_low_precision_is_no_worse_than_the_program() -> None:
         wanted = oracle(*tensors)
         plain = (slice_writes(*tensors).double() - wanted).abs().max()
         for choice in ("absorb", "expand"):
-            module, _ = lowered(slice_writes, *tensors, choice=choice)  # type: ignore[arg-type]
+            module, _ = lowered(slice_writes, *tensors, choice=choice)
             assert (run(module, *tensors).double() - wanted).abs().max() <= 2 * plain

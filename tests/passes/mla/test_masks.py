@@ -52,7 +52,7 @@ def test_a_finite_fill_averages_where_nothing_is_left() -> None:
     keep = torch.ones(B, 1, 1, S, dtype=torch.bool)
     keep[1], keep[0, ..., 5:] = False, False
     for choice in ("absorb", "expand"):
-        module, _ = lowered(filled, query, latent, rope, weight, keep, choice=choice)  # type: ignore[arg-type]
+        module, _ = lowered(filled, query, latent, rope, weight, keep, choice=choice)
         got = run(module, query, latent, rope, weight, keep)
         torch.testing.assert_close(got, filled(query, latent, rope, weight, keep))
 
