@@ -109,7 +109,7 @@ def decode(model: Any, cache_kind: str, steps: int, sites: int) -> None:
         close(got, logits)
         assert torch.equal(got[:, -1:].argmax(-1), following)
     decoding = recorder.drain()
-    assert lowered_calls(decoding, FIA_V2) == sites * len(decoding) and len(decoding) <= 2
+    assert lowered_calls(decoding, FIA_V2) in (sites, 2 * sites), "compiled for more than one symbolic length"
     for compiled in decoding:
         assert products_over_the_cache(compiled.module) == []
 
