@@ -74,6 +74,11 @@ class Options:
         Count(),
         "tokens of a cache of latents, over all requests, expanded at a time",
     )
+    mla_fusions: Literal["none", "output", "all"] = option(
+        MlaOptions.fusions,
+        Choice(("none", "output", "all")),
+        "fused operators around latents on a device: the output product, or cache writes too",
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

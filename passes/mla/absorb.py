@@ -17,9 +17,10 @@ from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.masks import MaskArguments
-from npu_compile.passes.mla.emit import Shared, contiguous, emit, head_weights, queries
+from npu_compile.passes.mla.emit import Shared, contiguous, emit, queries
 from npu_compile.passes.mla.kept_keys import gathered, kept_first
 from npu_compile.passes.mla.pages import block_size, block_table, in_blocks
+from npu_compile.passes.mla.products import latent_query, to_values
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import ScoreShape, Views
@@ -39,8 +40,10 @@ class Latents:
     plain: dict[str, Any]
 
 
-def absorbed(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared) -> CallForm:
+def absorbed(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared, fuse: bool) -> CallForm:
     """FIA v2 over the latents, W_UK before it and W_UV behind it.
+
+    ``fuse``: the product with W_UV is npu_transpose_batchmatmul where that is legal.
 
     Raises:
         Declined: the mask can't be said beside latents of one head.
@@ -48,7 +51,7 @@ def absorbed(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared)
     graph, scores = mla.attention.output.graph, mla.attention.scores
     latents = _latents(graph, mla, masks, shared)
     nope, rope = queries(graph, mla, masks.mean_rows)
-    query = _times_key_weights(graph, shared, mla, nope)
+    query = latent_query(graph, shared, mla, nope)
     heads = scores.heads if target is Target.CPU else _legal_heads(scores.heads)
     tensors = {
         "query": _with_heads(graph, query, heads),
@@ -70,7 +73,8 @@ def absorbed(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared)
         tensors |= _paged(graph, shared, scores, latents, plain["block_size"])
         tensors |= {name: contiguous(graph, tensors[name]) for name in ("query", "query_rope")}
     notes = () if heads == scores.heads else (f"{scores.heads} heads padded to {heads}",)
-    return CallForm(FIA_V2, tensors, plain, _to_values(graph, shared, mla, heads), notes)
+    own: Views = () if heads == scores.heads else ((aten.slice.Tensor, (0, 0, scores.heads)),)
+    return CallForm(FIA_V2, tensors, plain, own + to_values(graph, shared, mla, target, fuse), notes)
 
 
 def _latents(graph: fx.Graph, mla: MlaSite, masks: MaskArguments, shared: Shared) -> Latents:
@@ -113,33 +117,6 @@ def _paged(
         "block_table": block_table(shared, blocks, scores.batch, scores.key),
         "actual_seq_kvlen": lengths or shared.equal_lengths(scores.batch, scores.key),
     }
-
-
-def _times_key_weights(graph: fx.Graph, shared: Shared, mla: MlaSite, query: fx.Node) -> fx.Node:
-    """(B, N, Q, P) by W_UK: (B, N, Q, L). Heads are the batch: requests share a reading of the weights."""
-    scores = mla.attention.scores
-    weights = head_weights(graph, mla.key_up, scores.heads)
-    rows = call(graph, aten.transpose.int, query, 0, 1)
-    rows = call(graph, aten.reshape.default, rows, [scores.heads, -1, mla.nope_dim])
-    product = call(graph, aten.bmm.default, rows, weights)
-    sizes = [scores.heads, shared.number(scores.batch), shared.number(scores.query), mla.latent_dim]
-    return call(graph, aten.transpose.int, call(graph, aten.view.default, product, sizes), 0, 1)
-
-
-def _to_values(graph: fx.Graph, shared: Shared, mla: MlaSite, heads: int) -> Views:
-    """From the operator's (N, B, Q, L) by W_UV to (B, N, Q, V)."""
-    scores = mla.attention.scores
-    weights = head_weights(graph, mla.value_up, scores.heads)
-    weights = call(graph, aten.transpose.int, weights, 1, 2)
-    sizes = [scores.heads, shared.number(scores.batch), shared.number(scores.query), mla.value_up.width]
-    own_heads: Views = () if heads == scores.heads else ((aten.slice.Tensor, (0, 0, scores.heads)),)
-    return (
-        *own_heads,
-        (aten.reshape.default, ([scores.heads, -1, mla.latent_dim],)),
-        (aten.bmm.default, (weights,)),
-        (aten.view.default, (sizes,)),
-        (aten.transpose.int, (0, 1)),
-    )
 
 
 def _legal_heads(heads: int) -> int:

@@ -12,6 +12,7 @@ from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.mla.absorb import absorbed
+from npu_compile.passes.mla.cache_write import fuse_cache_write
 from npu_compile.passes.mla.chunks import chunk_tokens, chunked
 from npu_compile.passes.mla.cost import Choice, Sizes, cheaper
 from npu_compile.passes.mla.emit import Shared
@@ -67,7 +68,10 @@ class MlaLowering:
         return None, tuple(notes)
 
     def finish(self) -> None:
-        """Drop what only the expanded form needed."""
+        """Fuse the cache writes if that is asked for, and drop what only the expanded form needed."""
+        if self._fuse("all"):
+            for mla in self._found.values():
+                fuse_cache_write(mla, self._target)
         if self._found:
             remove_dead_code(self._graph)
             drop_unread(self._graph)
@@ -85,11 +89,15 @@ class MlaLowering:
     def _made(self, choice: Choice, mla: MlaSite, masks: MaskArguments) -> CallForm:
         """Raises Declined where the form has no way to say the mask."""
         if choice == "absorb":
-            return absorbed(mla, masks, self._target, self._shared)
+            return absorbed(mla, masks, self._target, self._shared, self._fuse("output"))
         tokens = chunk_tokens(mla.attention.scores, self._options.max_context_tokens)
         if tokens is not None:
             return chunked(mla, masks, self._target, self._shared, tokens)
         return split(mla, masks, self._target, self._shared)
+
+    def _fuse(self, what: str) -> bool:
+        """Whether to use the fused operator around attention: never on the CPU, which gains nothing by it."""
+        return self._target is not Target.CPU and self._options.fusions in (what, "all")
 
     def _too_many(self, mla: MlaSite) -> str | None:
         """Why the device doesn't take so many query tokens in the absorbed form, or None."""

@@ -28,13 +28,13 @@ def lowered(
     target: Target = Target.CPU,
     choice: Any = "auto",
     most: int = MlaOptions.max_context_tokens,
+    fusions: Any = MlaOptions.fusions,
 ) -> tuple[fx.GraphModule, tuple[SiteOutcome, ...]]:
     """The lowered graph, which obeys the rules of the IR, and what became of its sites."""
     ensure_graph_ops()
     module = aten_graph(function, *tensors)
-    outcomes = lower(
-        module, recognise(module.graph), target, MlaLowering(module.graph, target, MlaOptions(choice, most))
-    )
+    specialist = MlaLowering(module.graph, target, MlaOptions(choice, most, fusions))
+    outcomes = lower(module, recognise(module.graph), target, specialist)
     verify(module.graph)
     return module, outcomes
 
