@@ -21,7 +21,8 @@ from .length_program import LengthProgram, extract, extract_step
 from .memory import Memory
 from .update_plan import UpdatePlan, UpdateRow
 
-GRAPH_OPERATORS = {f"ascend_fia::{name}": name for name in OPERATORS}
+RECORDED = {f"{namespace}::{name}": name for namespace in ("ascend_fia", "npu") for name in OPERATORS}
+"""Operators that a captured graph has a record for: the graph-level ones, and torch_npu's, called by hand."""
 HOST_LENGTHS = "ascend_fia::host_lengths"
 
 
@@ -70,7 +71,7 @@ def _read(body: fx.GraphModule, inputs: int) -> frozenset[int]:
 
 
 def attention_calls(graph: fx.Graph) -> list[fx.Node]:
-    """The graph-level attention calls of ``graph``, in order."""
+    """The attention calls of ``graph`` that will be records, in order."""
     return [node for node in graph.nodes if _operator(node) is not None]
 
 
@@ -85,14 +86,16 @@ def _require_operator(node: fx.Node) -> None:
 
 
 def _operator(node: fx.Node) -> str | None:
-    """torch_npu's name of the operator that a graph-level attention call stands for."""
+    """torch_npu's name of the operator that an attention call is, or stands for."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return None
-    return GRAPH_OPERATORS.get(node.target._schema.name)
+    return RECORDED.get(node.target._schema.name)
 
 
 def _given(call: fx.Node) -> dict[str, fx.Node]:
-    """The length arguments of a call that aren't None."""
+    """The length arguments of a graph-level call that are given; a call made by hand keeps its lists."""
+    if call.target.namespace == "npu":  # type: ignore[union-attr]
+        return {}
     names = length_arguments(_operator(call) or "")
     return {name: call.kwargs[name] for name in names if call.kwargs.get(name) is not None}  # type: ignore[misc]
 

@@ -140,20 +140,36 @@ def test_a_failed_capture_is_cleaned_up() -> None:
     captured(1)
 
 
-def test_attention_that_was_not_lowered_is_updated_too() -> None:
-    """torch_npu records its own SDPA as well; its record needs an update at every replay."""
+def test_calls_by_hand_are_updated_too() -> None:
+    """A model may call FIA itself, with lists: its record waits as any other, and keeps its lengths."""
 
-    def step(q: Tensor, kv: Tensor, n: Tensor) -> tuple[Tensor]:
-        q = torch.nn.functional.scaled_dot_product_attention(q, kv, kv, enable_gqa=False)
-        narrow = kv[:, :2].contiguous()
-        return (fia(q, narrow, narrow, host_lengths(n)),)
+    def by_hand(q: Tensor, kv: Tensor) -> Tensor:
+        operator = torch.ops.npu.npu_fused_infer_attention_score
+        heads = {"num_heads": 4, "num_key_value_heads": 2, "input_layout": "BNSD"}
+        return operator(q, kv, kv, actual_seq_lengths_kv=[3, 7], **heads)[0]
 
-    args = [torch.randn(2, 4, 1, 16), torch.randn(2, 4, 9, 16), torch.tensor([3, 7])]
-    on_npu = to_npu(args)
-    function = capture(lowered(step, on_npu))
-    with torch.no_grad():
-        want = lowered(step, args)(*args)[0]
-        for _ in range(4):
-            got = function(*on_npu)[0]
-            torch.testing.assert_close(got.float().cpu(), want, atol=3e-2, rtol=3e-2)
-    assert function.stats.replays == 3
+    def alone(q: Tensor, kv: Tensor, n: Tensor) -> tuple[Tensor]:
+        return (by_hand(q, kv),)
+
+    def between(q: Tensor, kv: Tensor, n: Tensor) -> tuple[Tensor]:
+        known = host_lengths(n)
+        return (fia(by_hand(fia(q, kv, kv, known), kv), kv, kv, known),)
+
+    for step in (alone, between):
+        args = to_npu([torch.randn(2, 4, 1, 16), torch.randn(2, 2, 9, 16), torch.tensor([3, 7])])
+        function = capture(lowered(step, args))
+        for count in range(1, 6):
+            args[2] = torch.tensor([count, 9 - count], device="npu")
+            with torch.no_grad():
+                torch.testing.assert_close(function(*args)[0].cpu(), step(*args)[0].cpu())
+        assert function.stats.updates == function.stats.replays == 4
+        assert {} in [record.lengths for record in function.graphs[0].records]
+
+
+def test_inputs_on_another_device_run_uncaptured(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = to_npu([torch.randn(5)])
+    function = capture(lowered(lambda x: (x * 2,), args))
+    monkeypatch.setattr(torch.npu, "current_device", lambda: 1)
+    function(*args)
+    (reason,) = function.stats.fallbacks
+    assert "inputs are on npu:0, the current device is npu:1; call torch.npu.set_device(0)" in reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch_npu
@@ -28,8 +29,10 @@ def _callback(identity: int, what: int) -> None:
     if what == _RELEASE:
         _functions.pop(identity, None)
         return
+    # Some modes are kept per process, not per thread: those of a thread that traces are left alone.
+    modes = _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
     try:
-        with torch._C._AutoDispatchBelowAutograd(), torch.no_grad(), _disable_current_modes():
+        with torch._C._AutoDispatchBelowAutograd(), torch.no_grad(), modes:
             _functions[identity]()
     except BaseException as error:
         _errors.append(error)  # raised by the next launch: the function may run long after its own
