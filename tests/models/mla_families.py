@@ -56,7 +56,7 @@ class MlaFamily:
             "pad_token_id": 0,
             "bos_token_id": 1,
             "eos_token_id": 2,
-            "hidden_size": 64,
+            "hidden_size": 16 * heads,
             "intermediate_size": 96,
             "num_hidden_layers": layers,
             "num_attention_heads": heads,
