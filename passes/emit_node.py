@@ -60,8 +60,3 @@ def size_node(graph: fx.Graph, size: torch.SymInt) -> fx.Node:
                 measured.meta["val"] = length
                 return measured
     raise LookupError(f"no tensor of the graph has the size {size}")
-
-
-def last_of(nodes: list[fx.Node]) -> fx.Node:
-    """The one of ``nodes`` that comes last in the graph."""
-    return max(nodes)

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from ..targets import Target
 from .facts import proven
 from .fia_call import FiaCall
-from .rule import A2_A3, DEVICES, VLLM_ASCEND, rule
+from .rule import A2_A3, ASCEND310P, DEVICES, VLLM_ASCEND, rule
 
 PACKED_HEAD_DIMS = {
     "TND": ((64, 64), (128, 128), (192, 128), (192, 192)),
@@ -145,7 +144,7 @@ def packed_no_mask(call: FiaCall) -> Any:
     "atten_mask",
     "there is no masked FIA on 310P",
     source=VLLM_ASCEND,
-    targets=frozenset({Target.ASCEND310P}),
+    targets=ASCEND310P,
 )
 def mask_310p(call: FiaCall) -> Any:
     return call.mask if call.mask is not None else None
@@ -156,7 +155,7 @@ def mask_310p(call: FiaCall) -> Any:
     "block_table",
     "there is no paged FIA on 310P",
     source=VLLM_ASCEND,
-    targets=frozenset({Target.ASCEND310P}),
+    targets=ASCEND310P,
 )
 def paged_310p(call: FiaCall) -> Any:
     return call["block_table"]

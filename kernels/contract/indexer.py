@@ -6,14 +6,12 @@ from typing import Any
 
 import torch
 
-from ..targets import Target
 from .call import differing, strided
 from .facts import proven, unequal
-from .rule import A2_A3, DEVICES, META, rule
+from .rule import A2_A3, ASCEND950, DEVICES, META, rule
 from .sparse_call import SparseCall
 
 COUNTS = (*range(1, 2049), *range(3072, 8193, 1024))
-ASCEND950 = frozenset({Target.ASCEND950})
 HEADS_950 = (8, 16, 24, 32, 64)
 
 

@@ -11,10 +11,11 @@ from ..targets import Target
 ALL = frozenset(Target)
 DEVICES = ALL - {Target.CPU}
 A2_A3 = frozenset({Target.ASCEND910B, Target.ASCEND910_93})
+ASCEND950 = frozenset({Target.ASCEND950})
+ASCEND310P = frozenset({Target.ASCEND310P})
 
 DOCS = "op-plugin docs"
 META = "torch_npu meta function"
-TILING = "ops-transformer tiling"
 VLLM_ASCEND = "vllm-ascend"
 
 

@@ -6,18 +6,14 @@ from typing import Any
 
 import torch
 
-from ..targets import Target
 from .call import differing, strided
 from .facts import proven, unequal
-from .rule import A2_A3, DEVICES, rule
+from .rule import A2_A3, ASCEND950, DEVICES, rule
 from .sparse_call import SparseCall
 from .sparse_values import SparseValues
 
 HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
-ASCEND950 = frozenset({Target.ASCEND950})
-PACKED_ROW = 656
-"""Bytes of a quantised key: 512 of one byte, 64 rope of two, 4 scales of four."""
 
 
 @rule("sfa.attention_mode", "attention_mode", "it is 2: MLA absorbed, with value the same as key")

@@ -28,7 +28,7 @@ from . import (
 )
 from .call import Call, Values
 from .fia_call import FiaCall
-from .rule import rule
+from .rule import ASCEND310P, rule
 from .spec import Rules, Spec
 
 _FIA_STAGES = (
@@ -70,7 +70,7 @@ def _sparse(op: str, side: str, rules: Rules, value_rules: Rules = ()) -> Spec:
     )
 
 
-@rule("target.unavailable", "target", "the operator isn't for 310P", targets=frozenset({Target.ASCEND310P}))
+@rule("target.unavailable", "target", "the operator isn't for 310P", targets=ASCEND310P)
 def unavailable(call: object) -> str:
     return Target.ASCEND310P.value
 

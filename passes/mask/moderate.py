@@ -42,10 +42,6 @@ def is_moderate(node: fx.Node, depth: int = 40) -> bool:
     return all(abs(n) < LARGE for n in numbers) and all(is_moderate(t, depth - 1) for t in tensors)
 
 
-def _divides_by_number(node: fx.Node) -> bool:
-    return is_call(node, aten.div) and isinstance(node.args[1], (int, float)) and abs(node.args[1]) > 1e-6
-
-
 def _is_moderate_constant(node: fx.Node) -> bool:
     """A tensor that the program wrote down as numbers; it can't change (``lift_fresh``)."""
     held = getattr(node.graph.owning_module, str(node.target), None)

@@ -17,8 +17,6 @@ from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import Views
 from npu_compile.passes.values import aten, same, shape
 
-ROPES = ("query_rope", "key_rope")
-
 
 def split(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared) -> CallForm:
     """FIA v1 with query_rope and key_rope: BNSD on the CPU; packed on a device, which takes it no other way.
