@@ -21,6 +21,7 @@ from .passes.mla.lower import DEFAULT as MLA_DEFAULT
 from .passes.mla.lower import MlaLowering
 from .passes.mla.options import MlaOptions
 from .passes.normalise import NormaliseError, normalise
+from .passes.paged.rewrite import read_in_place
 from .passes.recognise import recognise
 from .passes.site import SiteOutcome
 
@@ -69,11 +70,13 @@ def run_passes(
         found = recognise(normalised.graph)
     with _timed(timings, "lower"):
         outcomes = lower(normalised, found, target, MlaLowering(normalised.graph, target, mla))
+    with _timed(timings, "paged"):
+        notes = read_in_place(normalised, target)
     parallel = Rewritten()
     if context_parallel is not None:
         with _timed(timings, "context parallel"):
             parallel = rewrite(normalised, context_parallel, outcomes, target)
-    return Compiled(normalised, True, outcomes, parallel.notes, timings, parallel.inputs)
+    return Compiled(normalised, True, outcomes, (*notes, *parallel.notes), timings, parallel.inputs)
 
 
 def _left(module: fx.GraphModule, note: str, context_parallel: ContextParallel | None) -> Compiled:
