@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from npu_compile.passes.mask.meaning import MaskAnalyser, MaskNotExpressible
+from npu_compile.passes.mask.plan import Bound
 from npu_compile.passes.site import ScoreShape
 from npu_compile.passes.values import aten
 from tests.passes.mask.tracing import Result, run, term, trace
@@ -58,6 +59,34 @@ def test_a_counter_that_is_the_length_is_copied() -> None:
     found = run(trace(mask, torch.tensor(4)), (B, N, 1, K))
     check(found)
     assert found.lengths == [4] and found.plan.atten_mask is None
+
+
+def test_a_proved_length_that_is_the_counter_is_copied_too() -> None:
+    """The write proves the bounds, so that nothing but the counter itself is left of the length."""
+
+    def mask(counter: Tensor, cache: Tensor, new: Tensor) -> Tensor:
+        keep = (torch.arange(K) < counter)[None, None, None].expand(B, 1, 1, K)
+        cache.index_copy_(2, torch.arange(2) + counter, new)
+        counter.add_(2)
+        return keep
+
+    found = run(trace(mask, torch.tensor(4), torch.zeros(B, N, K, 8), torch.ones(B, N, 2, 8)), (B, N, 1, K))
+    check(found)
+    assert found.lengths == [4] and isinstance(found.plan.lengths, Bound) and not found.plan.lengths.clamped
+
+
+def test_a_length_made_of_two_tensors_on_either_side_of_a_write() -> None:
+    def mask(counter: Tensor, more: Tensor) -> Tensor:
+        distance = torch.arange(K) - counter
+        counter.add_(3)
+        extra = more.sum().long()
+        return (distance < extra)[None, None, None].expand(B, 1, 1, K)
+
+    traced = trace(mask, torch.tensor(4), torch.ones(2))
+    found = run(traced, (B, N, 1, K))
+    check(found)
+    assert found.lengths == [6] and found.plan.atten_mask is None
+    assert aten.clone.default in [n.target for n in traced.graph.nodes]
 
 
 def test_two_values_of_one_counter_are_kept_apart() -> None:

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from npu_compile.passes.mask.meaning import MaskNotExpressible
 from npu_compile.passes.mask.plan import FromMask
+from npu_compile.passes.site import ScoreShape
 from tests.passes.mask.tracing import Result, compiled, program, run, term, trace
 
 INF = float("inf")
 B, N, Q, K = 2, 4, 5, 9
+PAST = K - Q
 SIZES = (B, N, Q, K)
 FLOAT32, FLOAT16, BFLOAT16 = (torch.finfo(t).min for t in (torch.float32, torch.float16, torch.bfloat16))
 
@@ -206,6 +208,57 @@ def test_mixed_fills_are_told_apart_at_run_time() -> None:
 def test_no_keys() -> None:
     with pytest.raises(MaskNotExpressible, match="there are no keys"):
         run(trace(lambda m: m.clone(), torch.ones(B, 1, Q, 0, dtype=torch.bool)), (B, N, Q, 0))
+
+
+def test_narrow_integers_wrap() -> None:
+    """128 is -128 as int8, and 0 - 1 is 255 as uint8."""
+    sizes = (B, N, 1, 200)
+    found = run(trace(lambda: (torch.arange(200).to(torch.int8) <= 100)[None, None, None]), sizes)
+    assert torch.equal(found.implied[:, None], found.masks[0].expand(B, 1, 1, 200))
+    padding = torch.rand(B, 200, generator=torch.Generator().manual_seed(0)) > 0.5
+    masked = trace(lambda p: ((p.to(torch.uint8) - 1) == 255)[:, None, None], padding)
+    found = run(masked, sizes)
+    assert torch.equal(found.implied, ~padding[:, None])
+    assert torch.equal(found.keep, ~padding[:, None, None].expand(sizes))
+
+
+def test_the_first_difference_counts_too() -> None:
+    """Positions that don't start where the prepended value says are a block of their own."""
+
+    def mask() -> Tensor:
+        positions = (torch.arange(K) + 5)[None].expand(B, K)
+        blocks = (torch.diff(positions, prepend=torch.zeros(B, 1, dtype=torch.int64)) != 1).cumsum(-1)
+        return (blocks[:, PAST:, None] == blocks[:, None, :])[:, None] & (blocks > 1)[:, None, None]
+
+    found = run(trace(mask), SIZES)
+    assert torch.equal(found.implied[:, None], found.masks[0])
+
+
+def test_one_row_or_more() -> None:
+    """The operator ignores causality for a single row: rows that the run counts need an explicit mask."""
+
+    def mask(x: Tensor) -> Tensor:
+        rows = x.nonzero().shape[0]
+        return (torch.arange(K)[None] <= torch.arange(rows)[:, None])[None, None]
+
+    for count in (1, 3):
+        x = torch.arange(6) < count
+        traced = trace(mask, x, symbolic=True)
+        shape = traced.masks[0].meta["val"].shape
+        found = run(traced, (1, N, count, K), shape=ScoreShape(1, N, shape[2], K))
+        assert torch.equal(found.implied[:, None], found.masks[0])
+
+
+def test_tensors_of_the_module_are_not_read() -> None:
+    """Only numbers that the program wrote down can't change; a tensor the module holds can."""
+    traced = trace(lambda m, h: torch.where(m, 0.0, h), torch.rand(B, 1, Q, K) > 0.3, torch.tensor(-INF))
+    held = list(traced.graph.nodes)[1]
+    traced.module.register_buffer("held", torch.tensor(-INF))
+    with traced.graph.inserting_after(held):
+        attribute = traced.graph.get_attr("held")
+    attribute.meta.update(held.meta)
+    held.replace_all_uses_with(attribute)
+    assert run(traced, SIZES).bias is not None
 
 
 def test_constants_of_the_program_are_read_and_tensors_it_holds_are_not() -> None:
