@@ -15,7 +15,8 @@ from .kernels.graph_ops import ensure_graph_ops
 from .kernels.targets import Target
 from .options import Options
 from .passes.context_parallel.config import ContextParallel
-from .passes.context_parallel.rewrite import ContextParallelError, Rewritten, rewrite
+from .passes.context_parallel.errors import ContextParallelError
+from .passes.context_parallel.rewrite import Rewritten, rewrite
 from .passes.lower import lower
 from .passes.mla.lower import DEFAULT as MLA_DEFAULT
 from .passes.mla.lower import MlaLowering

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,15 +11,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextParallelModel", "context_parallel", "tensor_parallel"]
 
+_HOMES = {"ContextParallelModel": ".model", "context_parallel": ".model", "tensor_parallel": ".tensor"}
+
 
 def __getattr__(name: str) -> Any:
     """Models need transformers, which layouts and options don't."""
-    if name == "tensor_parallel":
-        from .tensor import tensor_parallel
-
-        return tensor_parallel
-    if name in __all__:
-        from . import model
-
-        return getattr(model, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from npu_compile.errors import AscendFiaError
 from npu_compile.passes.context_parallel.collectives import AllGather, Group
-from npu_compile.passes.context_parallel.rewrite import ContextParallelError
+from npu_compile.passes.context_parallel.errors import ContextParallelError
 
 GroupLike = ProcessGroup | DeviceMesh | tuple[DeviceMesh, str] | None
 """A process group; a mesh of one dim; a mesh and the name of one of its dims; None: all ranks."""

@@ -159,6 +159,11 @@ class ContextParallelModel:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     @property
+    def kept_tokens(self) -> int:
+        """Tokens of the batch whose keys are on this rank."""
+        return int(self._layout.local_lengths(self.lengths, self._rank).sum())
+
+    @property
     def _rows(self) -> int:
         return rows_for(self._layout.capacity(self._max_length))
 

@@ -5,7 +5,8 @@
 | `collectives` | the two exchanges, and running an algorithm on a torch.distributed group |
 | `fia_call` | an FIA call by meaning, whichever version and layout |
 | `metadata` | what a prefill step needs to know about this rank's tokens |
-| `prefill`, `decode`, `merge` | the algorithms, written once for graphs, eager calls and simulation |
+| `prefill`, `keys`, `decode`, `merge` | the algorithms, written once for graphs, eager calls and simulation |
 | `legality` | which calls may be rewritten, and why the others may not |
-| `rewrite`, `splice` | the pass |
+| `rewrite`, `inputs`, `step_placeholders`, `splice` | the pass |
+| `schedule`, `report` | starting collectives early, and what they cost |
 """

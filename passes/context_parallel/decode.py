@@ -33,15 +33,13 @@ def decode_attention(call: FiaCall, ranks: int, heads_sharded: bool = False) -> 
     batch = call.query.shape[layout.query.index("B")] if "B" in layout.query else 1
     if heads_sharded:
         call = yield from _gather_heads(call, ranks, batch)
-    part = _local(call)
-    if call.num_heads % ranks:
-        merged = yield from _merge_everywhere(part, ranks)
-    else:
-        merged = yield from _merge_own_heads(part, ranks)
-        if not heads_sharded:
-            (gathered,) = yield (AllGather(merged.transpose(0, 1)),)
-            merged = gathered.transpose(0, 1)
-    return from_rows(merged.to(call.query.dtype), layout.output, batch)
+    part, divides = _local(call), call.num_heads % ranks == 0
+    merged = yield from _merge_own_heads(part, ranks) if divides else _merge_everywhere(part, ranks)
+    merged = merged.to(call.query.dtype)
+    if divides and not heads_sharded:
+        (gathered,) = yield (AllGather(merged.transpose(0, 1)),)
+        merged = gathered.transpose(0, 1)
+    return from_rows(merged, layout.output, batch)
 
 
 def _gather_heads(call: FiaCall, ranks: int, batch: int) -> Algorithm[FiaCall]:

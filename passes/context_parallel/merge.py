@@ -10,14 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-MOST_PARTS = 16
-"""Parts that one npu_attention_update takes (torch_npu docs)."""
-
-EMPTY_BELOW = -1e38
-"""FIA's decode kernels write -3.4e38 for a row without keys, its prefill kernels +inf."""
-
-FLOOR = -1e30
-"""Stands for -inf inside the operator: finite, so that parts that are all empty don't give NaN."""
+from npu_compile.kernels.partial_attention import EMPTY_BELOW, FLOOR, MOST_PARTS
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,9 @@ def describe(mode: str, ranks: int, uses: list[CollectiveUse], tokens_per_rank: 
         some = [use for use in uses if use.kind == kind]
         received = sum(use.received_bytes for use in some)
         beside = sum(bool(use.beside) for use in some)
-        lines.append(f"{len(some)} {kind}: {received:,} bytes, {beside} of them beside computation")
+        names = sorted({name for use in some for name in use.beside})
+        what = f" ({', '.join(names)})" if names else ""
+        lines.append(f"{len(some)} {kind}: {received:,} bytes, {beside} of them beside computation{what}")
     if tokens_per_rank:
         most, least = max(tokens_per_rank), min(tokens_per_rank)
         lines.append(f"tokens on a rank: {least} to {most}, max/min {most / least:.2f}")

@@ -22,6 +22,7 @@ from npu_compile.passes.site import SiteOutcome
 from .collectives import run_on_group
 from .config import ContextParallel, StepInputs
 from .decode import decode_attention
+from .errors import ContextParallelError
 from .fia_call import OPERATORS, FiaCall
 from .inputs import Inputs, latents_of
 from .legality import decode_reason, empty_row_reason, packed_head_dim, prefill_reason
@@ -30,10 +31,6 @@ from .report import COLLECTIVES, collective_uses, describe
 from .schedule import start_early
 from .splice import splice
 from .step_placeholders import StepNodes, add_step_placeholders
-
-
-class ContextParallelError(RuntimeError):
-    """An attention computation that can't take part in context parallel; says which and why."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from npu_compile.parallel.layout.interleave import Interleave
 from npu_compile.parallel.metadata import prefill_metadata
 from npu_compile.passes.context_parallel.collectives import Group
 from npu_compile.passes.context_parallel.config import NAMES, ContextParallel, StepInputs
-from npu_compile.passes.context_parallel.rewrite import ContextParallelError, Rewritten, rewrite
+from npu_compile.passes.context_parallel.errors import ContextParallelError
+from npu_compile.passes.context_parallel.rewrite import Rewritten, rewrite
 from npu_compile.passes.site import SiteOutcome
 from npu_compile.passes.verify import verify
 
