@@ -1,5 +1,6 @@
 """Unmodified Hugging Face models on device "npu" in bfloat16, lowered, with and without capture."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -78,24 +79,23 @@ def test_decoding(family: str, captured: bool) -> None:
     assert_captured(backend, STEPS) if captured else assert_all_lowered()
 
 
+@pytest.fixture(scope="module")
+def captured_llama() -> Iterator[tuple[PreTrainedModel, Any, Decoded]]:
+    """A captured llama on the NPU, and what it gives in an ordinary schedule."""
+    model = tiny_model("llama").to("npu", torch.bfloat16)
+    compiled, _ = compiled_on_npu(model, captured=True, fullgraph=True)
+    yield model, compiled, decode(model, compiled, prompt_of(BATCH), 5)
+    torch.compiler.reset()
+
+
 @pytest.mark.parametrize("seed", range(1, 31))
-def test_decoding_under_lazy_schedules(seed: int) -> None:
-    model, compiled, expected = _llama_and_its_results()
+def test_decoding_under_lazy_schedules(
+    seed: int, captured_llama: tuple[PreTrainedModel, Any, Decoded]
+) -> None:
+    model, compiled, expected = captured_llama
     with softnpu.lazy(seed):
         got = decode(model, compiled, prompt_of(BATCH), 5, forced=expected.tokens)
     torch.testing.assert_close(got.logits, expected.logits, atol=0, rtol=0)
-
-
-_made: list[tuple] = []
-
-
-def _llama_and_its_results() -> tuple:
-    """A captured llama on the NPU and what it gives in an ordinary schedule; made once."""
-    if not _made:
-        model = tiny_model("llama").to("npu", torch.bfloat16)
-        compiled, _ = compiled_on_npu(model, captured=True, fullgraph=True)
-        _made.append((model, compiled, decode(model, compiled, prompt_of(BATCH), 5)))
-    return _made[0]
 
 
 def test_the_mode() -> None:
