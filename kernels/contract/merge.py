@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..partial_attention import MOST_PARTS
 from .call import Call, differing
 from .facts import TensorFacts, proven, unequal
 from .rule import DEVICES, META, rule
@@ -17,12 +18,12 @@ def _show(parts: tuple[TensorFacts, ...]) -> str:
     return ", ".join(map(str, parts))
 
 
-@rule("update.lists", "lse", "lse and local_out are lists of the same length, 1 to 16")
+@rule("update.lists", "lse", f"lse and local_out are lists of the same length, 1 to {MOST_PARTS}")
 def lists(call: Call) -> Any:
     counts = len(call["lse"]), len(call["local_out"])
     return (
         f"{counts[0]} with {counts[1]} local_out"
-        if counts[0] != counts[1] or not 1 <= counts[0] <= 16
+        if counts[0] != counts[1] or not 1 <= counts[0] <= MOST_PARTS
         else None
     )
 

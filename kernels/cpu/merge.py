@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..partial_attention import EMPTY_BELOW
 from .lengths import cumulative
-
-INVALID_BELOW = -1e38
-"""Kernels mark rows without keys by +inf, by -3.4e38 or by -inf, according to their kind."""
 
 
 def npu_attention_update(
@@ -22,7 +20,7 @@ def npu_attention_update(
     here.
     """
     parts = torch.stack([part.to(torch.float64) for part in lse])
-    valid = torch.isfinite(parts) & (parts > INVALID_BELOW)
+    valid = torch.isfinite(parts) & (parts > EMPTY_BELOW)
     parts = parts.masked_fill(~valid, float("-inf"))
     total = torch.logsumexp(parts, 0)
     weights = torch.exp(parts - total.masked_fill(total == float("-inf"), 0.0))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
+from npu_compile.kernels.partial_attention import EMPTY_BELOW, FLOOR, MOST_PARTS
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.forms import CallForm, Operands, candidates
@@ -26,12 +27,6 @@ from npu_compile.passes.values import aten, shape, value
 
 CHUNK_STEP = 128
 """Chunks are multiples of this many tokens, but for the last."""
-
-MOST_PARTS = 16
-"""Parts that one npu_attention_update takes (torch_npu docs)."""
-
-EMPTY_BELOW, FLOOR = -1e38, -1e30
-"""Kernels mark rows without keys by infinities or about -3.4e38; the update gets a finite number for them."""
 
 
 @dataclass(frozen=True)
