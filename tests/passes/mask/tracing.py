@@ -11,11 +11,11 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compile.passes.mask.emit import MaskEmitter
-from npu_compile.passes.mask.evaluate import Evaluation
 from npu_compile.passes.mask.meaning import MaskAnalyser, MaskMeaning
 from npu_compile.passes.mask.plan import MaskPlan, plan_mask
 from npu_compile.passes.normalise import normalise
 from npu_compile.passes.site import MaskTerm, ScoreShape
+from tests.passes.mask.evaluate import Evaluation
 from tests.passes.mask.oracle import implied_keep, operator
 
 
