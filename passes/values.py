@@ -7,10 +7,14 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-from npu_compile.passes.site import Operand
+from npu_compile.passes.site import Operand, Views
 
 aten = torch.ops.aten
+
+HEADS_FIRST: Views = ((aten.transpose.int, (1, 2)),)
+"""(B, S, N, D) seen as (B, N, S, D), and the other way round."""
 
 
 def is_call(node: Any, *targets: Any) -> TypeGuard[fx.Node]:
@@ -38,6 +42,16 @@ def argument(node: fx.Node, position: int, name: str, default: Any = None) -> An
     if name in node.kwargs:
         return node.kwargs[name]
     return node.args[position] if len(node.args) > position else default
+
+
+def given_arguments(node: fx.Node, target: OpOverload | None = None) -> Iterator[tuple[torch.Argument, Any]]:
+    """The schema's arguments of an operator call, each with what the call gives for it, or None.
+
+    The schema is that of ``target``, another overload, if one is named.
+    """
+    schema = (target or node.target)._schema  # type: ignore[union-attr]
+    for position, spec in enumerate(schema.arguments):
+        yield spec, argument(node, position, spec.name)
 
 
 def node_input(node: fx.Node, position: int = 0) -> fx.Node:
@@ -146,17 +160,25 @@ def viewed(read: Operand, target: Any, *args: Any) -> Operand:
 def mutations(graph: fx.Graph) -> Iterator[tuple[fx.Node, int]]:
     """Every write in the graph: the node that writes and the storage it writes to."""
     for node in graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
-        schema = node.target._schema
-        if not schema.is_mutable:
+        if not node.target._schema.is_mutable:
             continue
-        for position, spec in enumerate(schema.arguments):
+        for spec, written in given_arguments(node):
             if spec.alias_info is not None and spec.alias_info.is_write:
-                written = argument(node, position, spec.name)
                 for one in written if isinstance(written, (list, tuple)) else [written]:
                     if is_tensor(one):
                         yield node, storage(one)
+
+
+def written_through(node: fx.Node) -> bool:
+    """Whether ``node``, or a view made of it, is written to after it was made."""
+    aliases = [user for user in node.users if is_tensor(user) and shares_storage(user, node)]
+    return any(_mutates(alias) or written_through(alias) for alias in aliases)
+
+
+def _mutates(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 class Writes:

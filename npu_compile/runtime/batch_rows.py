@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from ..passes.values import node_input, shape
+from ..passes.values import given_arguments, node_input, shape
 from .memory import Memory
 from .padding_writes import SlotWrite, slot_writes
 from .split import attention_calls
@@ -158,18 +158,11 @@ def _uses_batch_as_value(node: fx.Node, symbol: sympy.Symbol) -> bool:
     assert isinstance(node.target, OpOverload)
     if node.target._schema.name == "aten::arange":
         return False
-    for argument, given in _given(node):
+    for argument, given in given_arguments(node):
         is_size = isinstance(given, fx.Node) and isinstance(given.meta.get("val"), torch.SymInt)
         if is_size and symbol in _symbols(given) and str(argument.type) in ("Tensor", "number", "Scalar"):
             return True
     return False
-
-
-def _given(node: fx.Node) -> Iterator[tuple[Any, Any]]:
-    """The schema's arguments of an operator call, with what was given for each."""
-    assert isinstance(node.target, OpOverload)
-    for position, argument in enumerate(node.target._schema.arguments):
-        yield argument, node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
 
 
 def _works_along_batch(node: fx.Node, symbol: sympy.Symbol) -> bool:
@@ -181,7 +174,7 @@ def _works_along_batch(node: fx.Node, symbol: sympy.Symbol) -> bool:
     batch = [dim for dim, size in enumerate(first.shape) if symbol in _size_symbols(size)]
     if node.target._schema.name in NEUTRAL or _is_whole_slice(node):
         return False
-    for argument, given in _given(node):
+    for argument, given in given_arguments(node):
         if argument.name in DIM_ARGUMENTS and first.dim():
             dims = given if isinstance(given, list | tuple) else [given]
             if any(isinstance(dim, int) and dim % first.dim() in batch for dim in dims):

@@ -15,6 +15,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from ..passes.values import given_arguments
+
 
 @dataclass(frozen=True)
 class IntProgram:
@@ -94,11 +96,7 @@ def _takes_tensor(user: fx.Node, value: fx.Node) -> bool:
         return isinstance(user.args[0], list | tuple)
     if not _is_operator(user):
         return False
-    schema = _tensor_form(user.target)._schema
-    given = [
-        (argument, user.args[i] if i < len(user.args) else user.kwargs.get(argument.name))
-        for i, argument in enumerate(schema.arguments)
-    ]
+    given = list(given_arguments(user, _tensor_form(user.target)))
     if any(_holds(x, value) and (x is not value or str(argument.type) != "Tensor") for argument, x in given):
         return False
     others = [x.meta.get("val") for _, x in given if isinstance(x, fx.Node) and x is not value]

@@ -12,6 +12,8 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from ..passes.values import given_arguments
+
 Bases = frozenset[fx.Node]
 
 
@@ -73,13 +75,10 @@ def _written_arguments(node: fx.Node) -> list[fx.Node]:
 
 def _arguments_where(node: fx.Node, wanted: Any) -> list[fx.Node]:
     """The nodes given for the schema arguments of ``node`` that ``wanted`` accepts."""
-    assert isinstance(node.target, OpOverload)
     found: list[fx.Node] = []
-    for index, argument in enumerate(node.target._schema.arguments):
-        if not wanted(argument):
-            continue
-        given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
-        fx.node.map_arg(given, found.append)
+    for argument, given in given_arguments(node):
+        if wanted(argument):
+            fx.node.map_arg(given, found.append)
     return found
 
 

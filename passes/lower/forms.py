@@ -1,4 +1,8 @@
-"""The operator calls that a site could become, cheapest first; data, nothing is rewritten."""
+"""The operator calls that a site could become, cheapest first.
+
+Inputs are padded or copied into a form's layout where the site is; what a form that isn't taken leaves
+behind has no reader and goes with the dead code.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.site import AttentionSite, Views
-from npu_compile.passes.values import aten, same, value
+from npu_compile.passes.values import HEADS_FIRST, aten, same, value
 
 HEAD_DIM_STEP = 16
 """What a device's head dims are multiples of."""
@@ -110,7 +114,7 @@ def _fia(
     site: AttentionSite, operands: Operands, masks: MaskArguments, layout: str, target: Target
 ) -> CallForm:
     graph = site.output.graph
-    to_layout: Views = ((aten.transpose.int, (1, 2)),) if layout == "BSND" else ()
+    to_layout: Views = HEADS_FIRST if layout == "BSND" else ()
     tensors = {}
     for name, node in (("query", operands.query), ("key", operands.key), ("value", operands.value)):
         for view, arguments in to_layout:
@@ -121,7 +125,7 @@ def _fia(
     to_bnsd = to_layout
     if layout == "BNSD" and not same(site.scores.query, 1):
         # The result in (B, S, N, D) order is what the output projection reads next.
-        layout, to_bnsd = "BNSD_BSND", ((aten.transpose.int, (1, 2)),)
+        layout, to_bnsd = "BNSD_BSND", HEADS_FIRST
     plain = {
         "num_heads": site.scores.heads,
         "num_key_value_heads": site.num_key_value_heads,

@@ -10,6 +10,7 @@ from torch import fx
 from npu_compile.passes.recognise.assemble import operand_shape
 from npu_compile.passes.site import Operand, Views
 from npu_compile.passes.values import (
+    HEADS_FIRST,
     Writes,
     argument,
     aten,
@@ -22,9 +23,6 @@ from npu_compile.passes.values import (
     shares_storage,
     value,
 )
-
-HEADS_FIRST: Views = ((aten.transpose.int, (1, 2)),)
-"""(B, S, N, D) seen as (B, N, S, D)."""
 
 _CUTS = (aten.slice.Tensor, aten.narrow.default)
 

@@ -15,7 +15,7 @@ from npu_compile.passes.mla.emit import Shared, contiguous, emit, queries
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import Views
-from npu_compile.passes.values import aten, same, shape
+from npu_compile.passes.values import HEADS_FIRST, aten, same, shape
 
 
 def split(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared) -> CallForm:
@@ -34,7 +34,7 @@ def split(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared) ->
     if target is Target.CPU:
         one_token = same(mla.attention.scores.query, 1)
         layout = "BNSD" if one_token else "BNSD_BSND"
-        to_bnsd: Views = () if one_token else ((aten.transpose.int, (1, 2)),)
+        to_bnsd: Views = () if one_token else HEADS_FIRST
         arguments = {**plain, "input_layout": layout, **masks.plain}
         return CallForm(FIA, {**tensors, **masks.tensors}, arguments, to_bnsd, expanded_from=mla)
     return _packed(graph, shared, mla, masks, tensors, plain)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from npu_compile.passes.site import Operand, Views
+from npu_compile.passes.site import Operand
 from npu_compile.passes.values import (
+    HEADS_FIRST,
     argument,
     aten,
     is_call,
@@ -24,14 +25,11 @@ from npu_compile.passes.values import (
     swapped_dims,
 )
 
-_HEADS_FIRST: Views = ((aten.transpose.int, (1, 2)),)
-"""(B, S, N, D) seen as (B, N, S, D)."""
-
 
 def fold_repeated_heads(read: Operand) -> Operand:
     """The (B, N_kv, S, D) operand from before its heads were repeated; ``read`` itself if they weren't."""
     head_dim = 1
-    if read.views == _HEADS_FIRST:
+    if read.views == HEADS_FIRST:
         head_dim = 2
     elif read.views:
         return read
@@ -41,7 +39,7 @@ def fold_repeated_heads(read: Operand) -> Operand:
     node, head_dim = found
     read_at = read.node if not shares_storage(read.node, node) else read.read_at
     folded = seen_through(Operand(node, read_at))
-    return Operand(folded.node, folded.read_at, () if head_dim == 1 else _HEADS_FIRST)
+    return Operand(folded.node, folded.read_at, () if head_dim == 1 else HEADS_FIRST)
 
 
 def _fold(node: fx.Node, head_dim: int) -> tuple[fx.Node, int] | None:
