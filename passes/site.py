@@ -70,7 +70,7 @@ class AttentionSite:
     result seen through ``output_views``.
     """
 
-    form: Literal["sdpa", "softmax", "mla", "flex", "paged"]
+    form: Literal["sdpa", "softmax", "mla"]
     output: fx.Node
     output_views: Views
     query: Operand
@@ -84,8 +84,6 @@ class AttentionSite:
     masks: tuple[MaskTerm, ...] = ()
     softmax_dtype: Any = None
     """dtype in which the program computes the scores; finite mask fills are judged in it."""
-    sink: fx.Node | None = None
-    """(N,) logits that take part in the softmax sum but have no value row."""
     cache: Literal["none", "static", "dynamic"] = "none"
     module_path: str = ""
     source: str = ""

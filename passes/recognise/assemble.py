@@ -23,7 +23,7 @@ class Declined(Exception):
 class Parts:
     """What a matcher read off the graph; operands are four-dimensional (see :func:`batched`)."""
 
-    form: Literal["sdpa", "softmax", "mla", "flex", "paged"]
+    form: Literal["sdpa", "softmax"]
     output: fx.Node
     output_views: Views
     query: Operand
@@ -32,7 +32,6 @@ class Parts:
     scale: float
     masks: tuple[MaskTerm, ...]
     softmax_dtype: torch.dtype
-    sink: fx.Node | None = None
     autocast: torch.dtype | None = None
     """What autocast makes of the operands when the program runs; None where it does nothing."""
 
@@ -111,10 +110,16 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
         raise Declined("query, key and value have different dtypes: " + ", ".join(str(d) for d in dtypes))
     if not dtypes[0].is_floating_point:
         raise Declined(f"{dtypes[0]} attention has no fused operator")
+    _check_result(parts, (batch, heads, q_len, value_dim), dtypes[0])
     for name, read in (("query", query), ("key", key), ("value", value_)):
         if (write := around.writes.between(read, parts.output)) is not None:
             raise Declined(
                 f"the {name} is overwritten ({write.name}) before the attention output is computed"
+            )
+    for factor in _view_inputs(query, key, value_):
+        if (write := around.writes.between(Operand(factor, factor), parts.output)) is not None:
+            raise Declined(
+                f"the scale {factor.name} is overwritten ({write.name}) before the output is computed"
             )
     return AttentionSite(
         form=parts.form,
@@ -130,11 +135,28 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
         scale=parts.scale,
         masks=parts.masks,
         softmax_dtype=parts.softmax_dtype,
-        sink=parts.sink,
         cache=cache_kind(key, around.writes, around.inputs),
         module_path=module_path(parts.output),
         source=source(parts.output),
     )
+
+
+def _check_result(parts: Parts, result: tuple[Any, ...], dtype: torch.dtype) -> None:
+    """The (B, N, Q, D_v) result must have the program's shape and dtype once it is seen through the views."""
+    fake = value(parts.output).new_empty(result, dtype=dtype)
+    for target, arguments in parts.output_views:
+        fake = target(fake, *arguments)
+    expected = value(parts.output)
+    if fake.ndim != expected.ndim or not all(map(required_equal, fake.shape, expected.shape)):
+        raise Declined(f"the result is broadcast from {tuple(fake.shape)} to {tuple(expected.shape)}")
+    if dtype != expected.dtype:
+        raise Declined(f"the operands are {dtype} and the result is {expected.dtype}")
+
+
+def _view_inputs(*reads: Operand) -> list[fx.Node]:
+    """The tensors that the views of operands take besides, such as a scale."""
+    inputs = (one for read in reads for _, arguments in read.views for one in arguments)
+    return [one for one in inputs if isinstance(one, fx.Node)]
 
 
 def _broadcast_batch(query: Operand, key: Operand, value_: Operand) -> tuple[Operand, Operand, Operand, Any]:
