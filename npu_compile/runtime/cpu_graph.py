@@ -32,8 +32,6 @@ _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "ascend
 class CpuGraphRuntime:
     """The simulation. ``value_wait`` says whether the simulated CANN has value waits."""
 
-    device_type = "cpu"
-
     def __init__(self, value_wait: bool = True) -> None:
         self.value_wait = value_wait
 

@@ -57,8 +57,6 @@ class CapturedGraph(Protocol):
 class GraphRuntime(Protocol):
     """Makes captured graphs for tensors on one type of device."""
 
-    device_type: str
-
     def capture(self, split: Split, args: Sequence[Any], updates: Sequence[Update]) -> CapturedGraph:
         """Capture the body of ``split`` for ``args`` without running it.
 

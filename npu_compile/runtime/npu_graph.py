@@ -36,8 +36,6 @@ def _npu() -> Any:
 class NpuGraphRuntime:
     """Captures on the current device of ``torch.npu``; the graphs of one runtime share a memory pool."""
 
-    device_type = "npu"
-
     def __init__(self) -> None:
         self._pool: Any = None
         self._stream: Any = None
