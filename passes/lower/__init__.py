@@ -1,7 +1,8 @@
 """lower: attention sites become fused operator calls, or stay with a reason.
 
 For each site: the mask's meaning, the operator arguments that say it, the call forms that
-could be, the first of them that the target's contract allows. Only then is the graph changed.
+could be, the first of them that the target's contract allows. Only then is the site replaced; what was
+emitted for other forms goes with the dead code.
 """
 
 from __future__ import annotations

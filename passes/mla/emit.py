@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import is_contiguous
+from npu_compile.passes.lower.forms import is_contiguous, through
 from npu_compile.passes.mask.integers import Integers
 from npu_compile.passes.mask.linear import size
 from npu_compile.passes.mask.writer import Writer
@@ -74,10 +74,7 @@ class Shared:
 
 def emit(graph: fx.Graph, read: Operand) -> fx.Node:
     """The operand with its views, at the insertion point."""
-    node = read.node
-    for target, arguments in read.views:
-        node = call(graph, target, node, *arguments)
-    return node
+    return through(graph, read.node, read.views)
 
 
 def contiguous(graph: fx.Graph, node: fx.Node) -> fx.Node:
