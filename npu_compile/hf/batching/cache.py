@@ -73,8 +73,7 @@ class FiaPagedCache(PagedAttentionCache):
 
     def reads_table(self, allocator: Any, longest_query: int) -> bool:
         """Whether attention reads this allocator's blocks in place in a step with such queries."""
-        limit = 1 if self.int8 is not None else longest_query
-        return longest_query <= limit and reads_table(allocator, longest_query)
+        return (self.int8 is None or longest_query == 1) and reads_table(allocator, longest_query)
 
     def _infer_max_decode_fast_path_length(self) -> int:
         """A ring's table is never longer than its window, so only the others limit what decode may hold."""
