@@ -1,6 +1,6 @@
 """Make ``torch.ops.npu.*`` exist on every machine.
 
-Where torch_npu is loaded its own definitions stay as they are, and only what it lacks is added: an
+Where torch_npu is loaded its own definitions stay as they are, and only what it lacks is added: a
 checked implementation for CPU tensors, and fakes for the few operators it has none for. Elsewhere the same
 schemas are defined here.
 """
