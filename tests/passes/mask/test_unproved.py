@@ -228,7 +228,7 @@ def test_the_first_difference_counts_too() -> None:
     def mask() -> Tensor:
         positions = (torch.arange(K) + 5)[None].expand(B, K)
         blocks = (torch.diff(positions, prepend=torch.zeros(B, 1, dtype=torch.int64)) != 1).cumsum(-1)
-        return (blocks[:, PAST:, None] == blocks[:, None, :])[:, None] & (blocks > 1)[:, None, None]
+        return (blocks[:, PAST:, None] == blocks[:, None, :])[:, None] & (blocks >= 1)[:, None, None]
 
     found = run(trace(mask), SIZES)
     assert torch.equal(found.implied[:, None], found.masks[0])
