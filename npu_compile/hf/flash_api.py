@@ -48,12 +48,12 @@ def flash_attn_varlen_func(
     arguments: dict[str, Any] = {"num_heads": q.shape[1], "num_key_value_heads": k.shape[1], "scale": scale}
     if packs(q, v.shape[-1], q.shape[1], k.shape[1]):
         lengths: dict[str, Any] = {"actual_seq_lengths": host(queries), "actual_seq_lengths_kv": host(keys)}
-        inputs = (q.contiguous(), k.contiguous(), v.contiguous())
-        return attend(*inputs, s_aux, input_layout="TND", **arguments, **lengths)
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        return attend(q, k, v, s_aux, input_layout="TND", **arguments, **lengths)
     rows, tokens = Rows.of(queries), Rows.of(keys)
     lengths = {"actual_seq_lengths": rows.lengths, "actual_seq_lengths_kv": tokens.lengths}
-    batches = (rows.batch(q), tokens.batch(k), tokens.batch(v))
-    return rows.packed(attend(*batches, s_aux, input_layout="BSND", **arguments, **lengths))
+    q, k, v = rows.batch(q), tokens.batch(k), tokens.batch(v)
+    return rows.packed(attend(q, k, v, s_aux, input_layout="BSND", **arguments, **lengths))
 
 
 def flash_attn_with_kvcache(
