@@ -232,6 +232,7 @@ def test_the_first_difference_counts_too() -> None:
 
     found = run(trace(mask), SIZES)
     assert torch.equal(found.implied[:, None], found.masks[0])
+    assert torch.equal(found.keep, found.masks[0].expand(SIZES))
 
 
 def test_one_row_or_more() -> None:
