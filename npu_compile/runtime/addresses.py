@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
@@ -38,5 +39,5 @@ class Addresses:
 def _native_check() -> Callable[[list[Any], list[int | None], list[int]], bool] | None:
     """The check that torch's CUDA builds and torch_npu have for their own captured graphs."""
     name = "_tensors_data_ptrs_at_indices_equal"
-    torch_npu = getattr(torch, "npu", None) and __import__("torch_npu")
-    return getattr(torch._C, name, None) or getattr(getattr(torch_npu, "_C", None), name, None)
+    native = [torch._C, getattr(sys.modules.get("torch_npu"), "_C", None)]
+    return next((getattr(module, name) for module in native if hasattr(module, name)), None)

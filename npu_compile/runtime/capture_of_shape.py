@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .inputs import BoundInputs
 from .interface import CapturedGraph
-from .outputs import Output
+from .outputs import Outputs
 from .update_plan import Update
 
 
@@ -25,7 +25,7 @@ class Capture:
     graph: CapturedGraph
     bound: BoundInputs
     counters: list[Tensor]
-    outputs: list[Output]
+    outputs: Outputs
 
     def replay(self, args: Sequence[Any], ints: Sequence[int], updates: Sequence[Update]) -> list[Any]:
         """Run the step on ``args`` and return results that outlive the next replay."""
@@ -35,6 +35,4 @@ class Capture:
         self.graph.replay()
         # A replay writes without changing versions, by which mirrors of counters see that they are stale.
         torch._C._increment_version(self.counters)
-        return [
-            hand_out(args, result) for hand_out, result in zip(self.outputs, self.graph.outputs, strict=True)
-        ]
+        return self.outputs.hand_out(args, self.graph.outputs)

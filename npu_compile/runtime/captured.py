@@ -18,7 +18,7 @@ from .inputs import BoundInputs, InputRoles
 from .interface import CapturedGraph, GraphRuntime, as_tuple
 from .length_source import LengthSource
 from .options import CaptureOptions
-from .outputs import plan_outputs
+from .outputs import Outputs
 from .padding import padding_for
 from .runtimes import runtime_for
 from .split import Split, split
@@ -189,7 +189,7 @@ class CapturedCallable:
         self.stats.captures += 1
         self._unused += 1
         counters = [args[i] for i in self._split.mutated if not args[i].is_floating_point()]
-        return Capture(graph, bound, counters, plan_outputs(args, bound.values, graph.outputs))
+        return Capture(graph, bound, counters, Outputs(args, bound.values, graph.outputs))
 
     def _ints(self, args: Sequence[Any]) -> tuple[Sequence[int], Sequence[int]]:
         """The values of the body's int tensors, and of the graph's int results."""

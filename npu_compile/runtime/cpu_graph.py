@@ -99,21 +99,24 @@ def _trace_outputs(body: fx.GraphModule, args: Sequence[Any], updates: Sequence[
         results = as_tuple(_CaptureCheck(body).run(*body_arguments(fakes, updates)))
     require_tensor_outputs(results)
     owners = {
-        fake.untyped_storage()._cdata: arg
+        (fake.untyped_storage()._cdata, fake.dtype): arg
         for fake, arg in zip(fakes, args, strict=True)
         if isinstance(fake, Tensor)
     }
     return tuple(_buffer(result, owners) for result in results)
 
 
-def _buffer(result: Any, owners: dict[int, Tensor]) -> Any:
+def _buffer(result: Any, owners: dict[tuple[int, torch.dtype], Tensor]) -> Any:
+    """The memory of a result: that of its owner, which is new where no argument or other result is."""
     if not isinstance(result, Tensor):
         return result
-    owner = owners.get(result.untyped_storage()._cdata)
-    if owner is not None and result.dtype == owner.dtype:
-        return owner.as_strided(result.size(), result.stride(), result.storage_offset())
-    buffer = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype)
-    return buffer.fill_(float("nan")) if result.dtype.is_floating_point else buffer
+    key = result.untyped_storage()._cdata, result.dtype
+    if key not in owners:
+        elements = result.untyped_storage().nbytes() // result.itemsize
+        owners[key] = torch.empty(elements, dtype=result.dtype)
+        if result.dtype.is_floating_point:
+            owners[key].fill_(float("nan"))
+    return owners[key].as_strided(result.size(), result.stride(), result.storage_offset())
 
 
 class _CaptureCheck(fx.Interpreter):

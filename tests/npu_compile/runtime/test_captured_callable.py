@@ -283,6 +283,32 @@ def test_results_that_are_inputs_stay_inputs() -> None:
         assert flat.tolist() == [1] * 4
 
 
+def test_results_that_share_memory_share_it_still() -> None:
+    def step(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        doubled = x * 2
+        return doubled, doubled[1:], x * 3
+
+    function = capture(lowered(step, (torch.rand(5, 3),)))
+    for _ in range(3):
+        x = torch.rand(5, 3)
+        whole, rest, other = function(x)
+        torch.testing.assert_close([whole, rest, other], [x * 2, x[1:] * 2, x * 3])
+        whole[1:].zero_()
+        assert rest.eq(0).all()
+        torch.testing.assert_close(other, x * 3)
+
+
+def test_a_result_of_another_dtype_over_an_input() -> None:
+    def step(x: Tensor, cache: Tensor) -> tuple[Tensor]:
+        cache.add_(x)
+        return (cache.view(torch.int32),)
+
+    cache = torch.zeros(4)
+    function = capture(lowered(step, (torch.ones(4), cache)))
+    for _ in range(3):
+        assert torch.equal(function(torch.ones(4), cache)[0], cache.view(torch.int32))
+
+
 def test_a_view_of_a_written_input_given_as_another_input_is_not_copied() -> None:
     def step(cache: Tensor, row: Tensor) -> tuple[Tensor]:
         cache.add_(1)
