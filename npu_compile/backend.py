@@ -48,7 +48,9 @@ def compile_graph(
     """The callable that runs ``module`` as ``asked``, and the report on its attention."""
     target = target_of(example_inputs, asked)
     mla = MlaOptions(asked.mla, asked.max_context_tokens, asked.mla_fusions)
-    compiled = run_passes(module, example_inputs, target, asked.context_parallel, mla)
+    compiled = run_passes(
+        module, example_inputs, target, asked.context_parallel, mla, int8_inside=asked.kv_quant == "c8"
+    )
     where = execution(_device_type(example_inputs))
     run, captured = _callable(compiled, example_inputs, asked)
     report = GraphReport(

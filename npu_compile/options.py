@@ -64,6 +64,11 @@ class Options:
     context_parallel: ContextParallel | None = option(
         None, ContextParallelOption(), "tokens or KV cache split over the ranks of a group"
     )
+    kv_quant: Literal["c8"] | None = option(
+        None,
+        Choice(("c8",), optional=True),
+        "int8 K/V caches that the program dequantises; 'c8': they go to the operator as they are",
+    )
     mla: Literal["auto", "absorb", "expand"] = option(
         "auto",
         Choice(("auto", "absorb", "expand")),

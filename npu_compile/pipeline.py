@@ -22,6 +22,7 @@ from .passes.mla.lower import DEFAULT as MLA_DEFAULT
 from .passes.mla.lower import MlaLowering
 from .passes.mla.options import MlaOptions
 from .passes.normalise import NormaliseError, normalise
+from .passes.paged.antiquant import dequantise_inside
 from .passes.paged.rewrite import read_in_place
 from .passes.recognise import recognise
 from .passes.site import SiteOutcome
@@ -49,11 +50,13 @@ def run_passes(
     target: Target,
     context_parallel: ContextParallel | None = None,
     mla: MlaOptions = MLA_DEFAULT,
+    int8_inside: bool = False,
 ) -> Compiled:
     """Normalise, recognise and lower ``module``.
 
     A graph that can't be normalised, or that is being trained, is returned as it came, with a
-    note that says so.
+    note that says so. With ``int8_inside``, int8 caches that the program dequantises go to the operator as
+    they are.
 
     Raises:
         ContextParallelError: with ``context_parallel``, an attention of the graph can't take part.
@@ -72,7 +75,8 @@ def run_passes(
     with _timed(timings, "lower"):
         outcomes = lower(normalised, found, target, MlaLowering(normalised.graph, target, mla))
     with _timed(timings, "paged"):
-        notes = read_in_place(normalised, target)
+        notes = dequantise_inside(normalised, target) if int8_inside else ()
+        notes += read_in_place(normalised, target)
     parallel = Rewritten()
     if context_parallel is not None:
         with _timed(timings, "context parallel"):
