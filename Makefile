@@ -34,8 +34,10 @@ format: $(READY)
 doctor: $(READY)
 	$(BIN)/npu-compile doctor
 
+include tests/softnpu/softnpu.mk
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(NPU_VENV) build dist *.egg-info
 
 # torch comes first and pinned, so that no other package's requirement brings another torch.
 $(READY): pyproject.toml constraints.txt
