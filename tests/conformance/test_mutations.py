@@ -17,20 +17,10 @@ from npu_compile.kernels.schemas import SCHEMAS
 
 from .compare import output_differences, schema_differences, without_data
 from .kinds import Kind, legal
-from .test_real_operators import real_schemas
+from .test_real_operators import WITHOUT_META, real_schemas
 
 pytestmark = pytest.mark.torch_npu
 
-# Without a meta function in torch_npu there is nothing to compare with; infer_output is compared otherwise.
-UNJUDGED = {
-    "npu_fused_infer_attention_score.out",
-    "npu_fused_infer_attention_score_v2.out",
-    "_npu_fused_infer_attention_score_get_max_workspace",
-    "_npu_fused_infer_attention_score_v2_get_max_workspace",
-    "_npu_fused_infer_attention_score_infer_output",
-    "_npu_fused_infer_attention_score_v2_infer_output",
-    "npu_gather_pa_kv_cache",
-}
 NO_TENSORS = {"npu_scatter_pa_kv_cache"}
 
 
@@ -110,7 +100,7 @@ def _count(fake: Callable[..., Any], kind: Kind) -> int:
     return sum(isinstance(r, torch.Tensor) for r in (result if isinstance(result, tuple) else [result]))
 
 
-@pytest.mark.parametrize("op", [op for op in FAKES if op not in UNJUDGED | NO_TENSORS])
+@pytest.mark.parametrize("op", [op for op in FAKES if op not in WITHOUT_META | NO_TENSORS])
 def test_a_changed_result_is_noticed(op: str, real: dict[str, Any]) -> None:
     kinds = kinds_of(op)
     assert kinds, f"no legal call of {op}"
