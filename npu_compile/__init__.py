@@ -16,17 +16,27 @@ from .after_torch import after_torch
 if TYPE_CHECKING:
     from .errors import AscendFiaError
     from .explainer import explain
+    from .kv_quant.calibrate import calibrate_kv
     from .options import Options
     from .report import GraphReport, Report
     from .report_log import last_report
 
-__all__ = ["AscendFiaError", "GraphReport", "Options", "Report", "explain", "last_report"]
+__all__ = [
+    "AscendFiaError",
+    "GraphReport",
+    "Options",
+    "Report",
+    "calibrate_kv",
+    "explain",
+    "last_report",
+]
 
 _HOME = {
     "AscendFiaError": "errors",
     "GraphReport": "report",
     "Options": "options",
     "Report": "report",
+    "calibrate_kv": "kv_quant.calibrate",
     "explain": "explainer",
     "last_report": "report_log",
 }
