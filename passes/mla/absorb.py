@@ -24,7 +24,7 @@ from npu_compile.passes.mla.products import latent_query, to_values
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import ScoreShape, Views
-from npu_compile.passes.values import aten, same, shape
+from npu_compile.passes.values import aten, same, shape, value
 
 FIA_V2 = "npu_fused_infer_attention_score_v2"
 MOST_HEADS = 128
@@ -108,13 +108,13 @@ def _paged(
     graph: fx.Graph, shared: Shared, scores: ScoreShape, latents: Latents, block: int
 ) -> dict[str, fx.Node]:
     """The latents in blocks, their block table and the lengths that paging demands."""
-    blocks = in_blocks(graph, shared, latents.latent, block)
+    blocks, device = in_blocks(graph, shared, latents.latent, block), value(latents.latent).device
     lengths = latents.tensors.get("actual_seq_kvlen")
     return {
         "key": blocks,
         "value": blocks,
         "key_rope": in_blocks(graph, shared, latents.rope, block),
-        "block_table": block_table(shared, blocks, scores.batch, scores.key),
+        "block_table": block_table(shared, device, scores.batch, scores.key, block),
         "actual_seq_kvlen": lengths or shared.equal_lengths(scores.batch, scores.key),
     }
 

@@ -46,6 +46,12 @@ class Shared:
         except LookupError as error:
             raise Declined(str(error)) from error
 
+    def compute(self, function: Callable[..., Any], *numbers: Any) -> Any:
+        """``function`` of sizes: an ``int`` where all of them are, a node otherwise."""
+        if all(isinstance(number, int) for number in numbers):
+            return function(*numbers)
+        return self.once((function, numbers), lambda: self.call(function, *numbers))
+
     def host_lengths(self, lengths: fx.Node) -> fx.Node:
         """``lengths`` on the host."""
         target = torch.ops.ascend_fia.host_lengths.default

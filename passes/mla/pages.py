@@ -29,28 +29,26 @@ def block_size(tokens: Dim) -> int:
 def in_blocks(graph: fx.Graph, shared: Shared, node: fx.Node, block: int) -> fx.Node:
     """(B, 1, S, D) as (blocks, 1, block, D)."""
     batch, _, tokens, width = shape(node)
-    missing: Any = -tokens % block if isinstance(tokens, int) else _missing(shared, tokens, block)
+    missing = _missing(shared, tokens, block)
     if missing != 0:
         filling = call(graph, aten.new_zeros.default, node, [shared.number(batch), 1, missing, width])
         node = call(graph, aten.cat.default, [node, filling], 2)
     return call(graph, aten.view.default, contiguous(graph, node), [-1, 1, block, width])
 
 
-def _missing(shared: Shared, tokens: Dim, block: int) -> fx.Node:
-    """Tokens between a symbolic number of them and the next multiple of ``block``."""
-
-    def make() -> fx.Node:
-        return shared.call(operator.mod, shared.call(operator.neg, shared.number(tokens)), block)
-
-    return shared.once(("missing", str(tokens), block), make)
-
-
-def block_table(shared: Shared, blocks: fx.Node, batch: Dim, tokens: Dim) -> fx.Node:
+def block_table(shared: Shared, device: torch.device, batch: Dim, tokens: Dim, block: int) -> fx.Node:
     """(B, blocks per request) int32: all blocks in order."""
 
     def make() -> fx.Node:
-        device, count = blocks.meta["val"].device, shared.number(shape(blocks)[0])
+        whole = shared.compute(operator.add, shared.number(tokens), _missing(shared, tokens, block))
+        per_request = shared.compute(operator.floordiv, whole, block)
+        count = shared.compute(operator.mul, per_request, shared.number(batch))
         ids = shared.call(aten.arange.default, count, dtype=torch.int32, device=device)
-        return shared.call(aten.view.default, ids, [shared.number(batch), -1])
+        return shared.call(aten.view.default, ids, [shared.number(batch), per_request])
 
-    return shared.once(("table", str(batch), str(tokens)), make)
+    return shared.once(("table", str(batch), str(tokens), device), make)
+
+
+def _missing(shared: Shared, tokens: Dim, block: int) -> Any:
+    """Tokens between ``tokens`` and the next multiple of ``block``."""
+    return shared.compute(operator.mod, shared.compute(operator.neg, shared.number(tokens)), block)
