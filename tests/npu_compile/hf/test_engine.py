@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 
 import npu_compile.hf
 from npu_compile.kernels.cpu.paging import Paged
@@ -159,3 +160,25 @@ def test_other_attention_implementations_keep_their_engine() -> None:
     assert type(engine.cache).__name__ == "PagedAttentionCache"
     got = batched(model, requests, NEW_TOKENS, page_size=16, num_blocks=40, max_batch_tokens=64)
     assert got == sequential(model, requests, NEW_TOKENS)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "deepseek_v3"])
+def test_copies_of_a_request_go_their_own_way(family: str) -> None:
+    """Forks share full blocks and copy the last one; this cold, all of them say the same."""
+    model, requests = build(family), prompts(4, 60)
+    config = hf.GenerationConfig(
+        max_new_tokens=NEW_TOKENS,
+        do_sample=True,
+        temperature=1e-4,
+        eos_token_id=-1,
+        num_return_sequences=3,
+    )
+    outputs = model.generate_batch(
+        requests,
+        generation_config=config,
+        continuous_batching_config=hf.ContinuousBatchingConfig(
+            page_size=16, num_blocks=80, max_batch_tokens=64
+        ),
+    )
+    wanted = [tokens for tokens in sequential(model, requests, NEW_TOKENS) for _ in range(3)]
+    assert [output.generated_tokens for output in outputs.values()] == wanted
