@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compile.kernels.contract import check
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.dead_code import remove_dead_code
+from npu_compile.passes.lower.legality import refusal
 from npu_compile.passes.site import SiteOutcome
 
 from .collectives import run_on_group
@@ -99,9 +99,7 @@ def _reason(call: FiaCall, config: ContextParallel) -> str | None:
 
 def _illegal(call: FiaCall, target: Target) -> str | None:
     given = {"query": call.query, "key": call.key, "value": call.value, **call.arguments}
-    values = {name: v.meta["val"] if isinstance(v, fx.Node) else v for name, v in given.items()}
-    violations = check(call.operator._opname, values, target)
-    return "; ".join(dict.fromkeys(map(str, violations))) or None
+    return refusal(call.operator._opname, given, target)
 
 
 def _refuse(node: fx.Node, reason: str | None) -> None:

@@ -53,9 +53,10 @@ class CallForm:
     def input_layout(self) -> str:
         return str(self.plain["input_layout"])
 
+    @property
     def arguments(self) -> dict[str, Any]:
-        """All arguments, fake values for tensors, as the contract checker takes them."""
-        return {**{name: node.meta["val"] for name, node in self.tensors.items()}, **self.plain}
+        """All arguments: nodes for tensors, plain values for the rest."""
+        return {**self.tensors, **self.plain}
 
 
 @dataclass(frozen=True)

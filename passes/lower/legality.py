@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import fx
 
 from npu_compile.kernels.contract import check
 from npu_compile.kernels.targets import Target
@@ -10,10 +13,15 @@ from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.recognise.assemble import Declined
 
 
+def refusal(op: str, arguments: Mapping[str, Any], target: Target) -> str | None:
+    """The rules of ``op`` that a call of nodes and plain values breaks, as a sentence; None if legal."""
+    values = {name: a.meta["val"] if isinstance(a, fx.Node) else a for name, a in arguments.items()}
+    return "; ".join(dict.fromkeys(map(str, check(op, values, target)))) or None
+
+
 def illegal(form: CallForm, target: Target) -> str | None:
-    """The operator's rules that the call breaks, as a sentence; None if it is legal."""
-    violations = check(form.op, form.arguments(), target)
-    return "; ".join(dict.fromkeys(str(v) for v in violations)) or None
+    """The same for a form."""
+    return refusal(form.op, form.arguments, target)
 
 
 def first_legal(forms: Iterable[CallForm], target: Target) -> CallForm:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compile.kernels.contract import check
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.forms import is_contiguous
+from npu_compile.passes.lower.legality import refusal
 from npu_compile.passes.paged.gathers import Gathered, NotPaged, gathered
 from npu_compile.passes.site import Operand
 from npu_compile.passes.values import Writes, aten, shape, value
@@ -71,7 +71,7 @@ def _rewrite(fused: fx.Node, name: str, key: Gathered, value_: Gathered, target:
         table = key.table
         if value(table).dtype != torch.int32:
             table = call(graph, aten._to_copy.default, table, dtype=torch.int32)
-        lengths = fused.kwargs.get(LENGTHS[name]) or _all_tokens(graph, fused, key)
+        lengths = fused.kwargs.get(LENGTHS[name]) or _all_tokens(graph, key)
         arguments = {
             **fused.kwargs,
             "block_table": table,
@@ -96,7 +96,7 @@ def _blocks(graph: fx.Graph, read: Gathered) -> fx.Node:
     return call(graph, aten.view.default, read.cache, [-1, read.block_size, width])
 
 
-def _all_tokens(graph: fx.Graph, fused: fx.Node, key: Gathered) -> fx.Node:
+def _all_tokens(graph: fx.Graph, key: Gathered) -> fx.Node:
     """Lengths for a call without any: each request has all the tokens gathered for it."""
     batch = shape(key.table)[0]
     full = call(graph, aten.full.default, [batch], key.tokens, dtype=torch.int64, device=torch.device("cpu"))
@@ -104,10 +104,6 @@ def _all_tokens(graph: fx.Graph, fused: fx.Node, key: Gathered) -> fx.Node:
 
 
 def _require_legal(name: str, inputs: list[Any], arguments: dict[str, Any], target: Target) -> None:
-    values = {
-        argument: node.meta["val"] if isinstance(node, fx.Node) else node
-        for argument, node in (*zip(("query", "key", "value"), inputs, strict=True), *arguments.items())
-    }
-    broken = check(name, values, target)
-    if broken:
-        raise NotPaged("; ".join(str(violation) for violation in broken))
+    given = {**dict(zip(("query", "key", "value"), inputs, strict=True)), **arguments}
+    if (reason := refusal(name, given, target)) is not None:
+        raise NotPaged(reason)
