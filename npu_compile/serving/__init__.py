@@ -1,4 +1,4 @@
-"""Small pieces for serving engines with paged K/V caches."""
+"""Small pieces for serving engines with paged K/V caches; see docs/serving.md."""
 
 from __future__ import annotations
 
