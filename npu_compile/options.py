@@ -99,6 +99,9 @@ class Options:
         plain = str | int | tuple | None
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return tuple(value if isinstance(value, plain) else type(value) for value in values)
+        if self.capture and self.inner_backend != "eager":
+            rule = "a captured graph runs as it is: use inner_backend 'eager', or capture False"
+            raise AscendFiaError("options['inner_backend']", self.inner_backend, rule)
 
 
 def parse(mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:

@@ -111,3 +111,9 @@ def test_a_signature_compares_by_value_and_holds_no_objects():
 
 def test_every_option_is_documented():
     assert markdown_table() in (DOCS / "options.md").read_text(), "run `npu-compile options`"
+
+
+def test_a_captured_graph_takes_no_inner_backend() -> None:
+    with pytest.raises(AscendFiaError, match="inner_backend.*aot_eager.*capture"):
+        parse("reduce-overhead", {"inner_backend": "aot_eager"})
+    assert not parse("reduce-overhead", {"inner_backend": "aot_eager", "capture": False}).capture
