@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from torch import Tensor, fx
 from transformers import DynamicCache, StaticCache
 
@@ -115,16 +116,24 @@ def decode(model: Any, cache_kind: str, steps: int, sites: int) -> None:
 
 
 def padded(model: Any, sites: int) -> None:
-    """A left-padded batch: prefill, and a step on the mask that grew."""
+    """A left-padded batch: a prefill into a static cache, and a step behind it."""
     recorder = Recorder()
-    mask = torch.ones(BATCH, PROMPT, dtype=torch.int64)
-    mask[0, :5] = 0
     forward = torch.compile(model.forward, backend=recorder)
-    got = forward(input_ids=prompt(), attention_mask=mask).logits
-    wanted = model(input_ids=prompt(), attention_mask=mask).logits
-    for row in range(BATCH):
-        close(got[row, mask[row].bool()], wanted[row, mask[row].bool()])
-    assert lowered_calls(recorder.drain(), FIA) == sites
+    mask = torch.ones(BATCH, PROMPT + 1, dtype=torch.int64)
+    mask[0, :5] = 0
+    ours, theirs = (StaticCache(config=model.config, max_cache_len=CAPACITY) for _ in range(2))
+    tokens = prompt(PROMPT + 1)
+    for first, last in ((0, PROMPT), (PROMPT, PROMPT + 1)):
+        arguments = {"input_ids": tokens[:, first:last], "attention_mask": mask[:, :last], "use_cache": True}
+        got = forward(**arguments, cache=ours).logits
+        wanted = model(**arguments, cache=theirs).logits
+        for row in range(BATCH):
+            kept = mask[row, first:last].bool()
+            close(got[row, kept], wanted[row, kept])
+        made = recorder.drain()
+        assert lowered_calls(made, FIA if first == 0 else FIA_V2) == sites
+    for compiled in made:
+        assert products_over_the_cache(compiled.module) == []
 
 
 def chunked(model: Any) -> None:
@@ -160,6 +169,25 @@ def test_a_left_padded_batch_and_chunks() -> None:
     model = MLA_FAMILIES["deepseek_v3"].build(layers=1)
     padded(model, 1)
     chunked(model)
+
+
+def test_keys_wider_than_values_are_not_mla_by_themselves() -> None:
+    """MiMo-V2 has head dims of its own for keys and values, and no latent."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = hf.MiMoV2FlashConfig(
+        **sizes,
+        vocab_size=VOCABULARY,
+        num_key_value_heads=4,
+        head_dim=24,
+        v_head_dim=16,
+        mlp_layer_types=["dense"],
+    )
+    torch.manual_seed(0)
+    model = hf.MiMoV2FlashForCausalLM._from_config(config, attn_implementation="eager").eval()
+    recorder = Recorder()
+    got = torch.compile(model.forward, backend=recorder)(input_ids=prompt()).logits
+    close(got, model(input_ids=prompt()).logits)
+    assert [outcome.form for compiled in recorder.drain() for outcome in compiled.outcomes] == ["softmax"]
 
 
 def test_real_head_dims() -> None:
