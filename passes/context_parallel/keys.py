@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,9 +27,26 @@ class Keys:
 
     def rows(self, index: Tensor) -> Keys:
         """The rows of ``index``, in its order."""
-        key = self.key.index_select(0, index)
-        value = key if self.value is self.key else self.value.index_select(0, index)
-        return Keys(key, value, None if self.rope is None else self.rope.index_select(0, index))
+        return self._each(lambda part: part.index_select(0, index))
+
+    def widened(self, head_dim: int) -> Keys:
+        """Keys and values with zeros behind their head dims, up to ``head_dim``."""
+        wide = replace(self, rope=None)._each(lambda part: widened(part, head_dim))
+        return replace(wide, rope=self.rope)
+
+    def pages(self, block_size: int) -> Keys:
+        """The rows as a paged cache: (blocks, block_size, N_kv * D)."""
+        return self._each(lambda part: part.reshape(-1, block_size, part.shape[1] * part.shape[2]))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Keys:
+        key = change(self.key)
+        value = key if self.value is self.key else change(self.value)
+        return Keys(key, value, None if self.rope is None else change(self.rope))
+
+
+def widened(rows: Tensor, head_dim: int) -> Tensor:
+    """Zeros behind the head dim change neither scores nor the output's first columns."""
+    return F.pad(rows, (0, head_dim - rows.shape[-1])) if head_dim > rows.shape[-1] else rows
 
 
 @dataclass(frozen=True)

@@ -66,24 +66,57 @@ class PrefillMetadata:
         """Local tokens."""
         return sum(self.actual_seq_q_prev) + sum(self.actual_seq_q_next)
 
-    def step(self, device: torch.device | str = "cpu") -> PrefillStep:
-        """The metadata as tensors; indices on ``device``, lengths on the host."""
+    def step(self, device: torch.device | str = "cpu", block_size: int = 0) -> PrefillStep:
+        """The metadata as tensors; indices on ``device``, lengths on the host.
+
+        With ``block_size`` the keys are read as pages of that many tokens, which both calls share:
+        key lengths are per request then, and cumulative otherwise.
+        """
+        table, pages = None, None
+        if block_size:
+            table, pages = (part.to(device) for part in self._pages(block_size))
+
+        def half(q_lens: list[int], kv_lens: list[int]) -> Half:
+            kv_lengths = torch.tensor(kv_lens) if block_size else _cumulative(kv_lens)
+            rows = self._rows(kv_lens).to(device) if pages is None else pages
+            return Half(_cumulative(q_lens), kv_lengths, rows)
+
         return PrefillStep(
             self.total_q_prev_tokens,
             self.rows_per_rank,
-            self._half(self.actual_seq_q_prev, self.kv_len_prev, device),
-            self._half(self.actual_seq_q_next, self.kv_len_next, device),
+            half(self.actual_seq_q_prev, self.kv_len_prev),
+            half(self.actual_seq_q_next, self.kv_len_next),
+            table,
+            block_size,
         )
 
-    def _half(self, q_lens: list[int], kv_lens: list[int], device: torch.device | str) -> Half:
-        starts = [0, *accumulate(self.kv_len)]
-        rows = [self.kv_rows[first : first + kv_len] for first, kv_len in zip(starts, kv_lens, strict=False)]
-        return Half(_cumulative(q_lens), _cumulative(kv_lens), torch.cat(rows).to(device))
+    def _rows(self, kv_lens: list[int]) -> Tensor:
+        """Gathered rows of the first ``kv_lens`` keys of each sequence, one behind the other."""
+        of_sequences = self.kv_rows.split(self.kv_len)
+        return torch.cat([rows[:kv_len] for rows, kv_len in zip(of_sequences, kv_lens, strict=True)])
+
+    def _pages(self, block_size: int) -> tuple[Tensor, Tensor]:
+        """Block table (B, most blocks) int32, and the gathered row of each row of each block."""
+        blocks = [-(-kv_len // block_size) for kv_len in self.kv_len]
+        table = torch.zeros(len(blocks), max(blocks), dtype=torch.int32)
+        rows = torch.zeros(sum(blocks) * block_size, dtype=torch.int64)
+        first = 0
+        for row, of_sequence, count in zip(table, self.kv_rows.split(self.kv_len), blocks, strict=True):
+            row[:count] = torch.arange(first, first + count)
+            rows[first * block_size :][: of_sequence.numel()] = of_sequence
+            first += count
+        return table, rows
 
 
 @dataclass(frozen=True)
 class Half:
-    """One of the two FIA calls: cumulative lengths (B,) int64 of queries and keys, and where the keys are."""
+    """One of the two FIA calls.
+
+    Args:
+        q_lengths: (B,) int64, cumulative.
+        kv_lengths: (B,) int64, cumulative; per request with pages.
+        kv_rows: int64, gathered row of each key the call reads; of each row of the pages.
+    """
 
     q_lengths: Tensor
     kv_lengths: Tensor
@@ -92,12 +125,19 @@ class Half:
 
 @dataclass(frozen=True)
 class PrefillStep:
-    """What a rewritten graph is given at each step, in this order."""
+    """What the attention of one prefill step is given besides queries and keys.
+
+    Args:
+        block_table: (B, blocks) int32; None where keys are packed and not paged.
+        block_size: tokens in a page; 0 without pages.
+    """
 
     total_q_prev_tokens: int
     rows_per_rank: int
     prev: Half
     next: Half
+    block_table: Tensor | None = None
+    block_size: int = 0
 
 
 def _cumulative(lengths: list[int]) -> Tensor:

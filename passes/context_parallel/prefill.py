@@ -8,14 +8,13 @@ request's queries are the last ones of its keys, which is what sparse modes 3 an
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from npu_compile.kernels.layouts import LAYOUTS
 
 from .collectives import Algorithm
 from .fia_call import FiaCall, from_rows, to_rows
-from .keys import Keys, LatentKeys, gather_keys
+from .keys import Keys, LatentKeys, gather_keys, widened
 from .metadata import Half, PrefillStep
 
 LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = 2, 3, 4
@@ -41,11 +40,14 @@ def prefill_attention(
     assert query is not None
     keys = yield from gather_keys(call, latents, step.rows_per_rank)
     value_dim = keys.value.shape[-1]
+    keys = keys.widened(head_dim)
     sizes = [step.total_q_prev_tokens, query.shape[0] - step.total_q_prev_tokens]
-    queries = query.split(sizes)
+    queries = widened(query, head_dim).split(sizes)
     ropes = (None, None) if rope is None else rope.split(sizes)
+    # Both calls read the same pages, and packed keys up to different ends.
+    shared = keys.rows(step.prev.kv_rows).pages(step.block_size) if step.block_table is not None else None
     outs = [
-        _half(call, half, part, part_rope, keys, head_dim)
+        _half(call, step, half, part, part_rope, shared or keys.rows(half.kv_rows))
         for half, part, part_rope in zip((step.prev, step.next), queries, ropes, strict=True)
     ]
     out = torch.cat(outs)
@@ -53,22 +55,16 @@ def prefill_attention(
 
 
 def _half(
-    call: FiaCall, half: Half, query: Tensor, query_rope: Tensor | None, keys: Keys, head_dim: int
+    call: FiaCall, step: PrefillStep, half: Half, query: Tensor, query_rope: Tensor | None, keys: Keys
 ) -> Tensor:
-    read = keys.rows(half.kv_rows)
-    key = _widened(read.key, head_dim)
-    value = key if read.value is read.key else _widened(read.value, head_dim)
-    packed = FiaCall(call.operator, _widened(query, head_dim).contiguous(), key, value, call.arguments)
+    packed = FiaCall(call.operator, query.contiguous(), keys.key, keys.value, call.arguments)
     out, _ = packed.with_arguments(
         input_layout="TND",
         sparse_mode=BAND if call.argument("sparse_mode") == BAND else RIGHT_DOWN_CAUSAL,
         query_rope=None if query_rope is None else query_rope.contiguous(),
-        key_rope=read.rope,
+        key_rope=keys.rope,
+        block_table=step.block_table,
+        block_size=step.block_size or None,
         **{call.names.q_lengths: half.q_lengths, call.names.kv_lengths: half.kv_lengths},
     ).run()
     return out
-
-
-def _widened(rows: Tensor, head_dim: int) -> Tensor:
-    """Zeros behind the head dim change neither scores nor the output's first columns."""
-    return F.pad(rows, (0, head_dim - rows.shape[-1])) if head_dim > rows.shape[-1] else rows

@@ -20,7 +20,7 @@ from npu_compile.passes.lower.legality import refusal
 from npu_compile.passes.site import SiteOutcome
 
 from .collectives import run_on_group
-from .config import ContextParallel, StepInputs
+from .config import ContextParallel
 from .decode import decode_attention
 from .errors import ContextParallelError
 from .fia_call import OPERATORS, FiaCall
@@ -38,8 +38,8 @@ class Rewritten:
     """What :func:`rewrite` did.
 
     Args:
-        inputs: placeholders that were added behind the graph's own; at each call they are to be
-            given ``config.steps.values()``. There are some in prefill mode where there is attention.
+        inputs: placeholders that were added behind the graph's own, in prefill mode where there is
+            attention; at each call they are to be given the values of ``config.steps.named()``.
         notes: sentences on the collectives, for the graph's report.
     """
 
@@ -119,7 +119,7 @@ def _replacement(
     def parallel(*values: Any) -> torch.Tensor:
         call, latents = inputs.given(values)
         if config.mode == "prefill":
-            step = StepInputs.unflatten(values[len(inputs.nodes) :])
+            step = config.steps.step(values[len(inputs.nodes) :])
             return run_on_group(prefill_attention(call, step, latents, head_dim), config.group)
         algorithm = decode_attention(call, config.group.ranks, config.heads_sharded)
         return run_on_group(algorithm, config.group)

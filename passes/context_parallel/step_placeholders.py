@@ -18,16 +18,16 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from npu_compile.passes.emit_node import call, fake_mode_of
 
-from .config import NAMES, StepInputs
+from .config import StepInputs
 
 PREFIX = "context_parallel_"
 
 
 @dataclass(frozen=True)
 class StepNodes:
-    """``placeholders`` are what the graph is given, in order of ``NAMES``; ``values`` what calls read.
+    """``placeholders`` are what the graph is given, in order of ``steps.named()``.
 
-    ``sizes`` are what the symbols stand for in the step that is loaded.
+    ``values`` are what calls read of them, ``sizes`` what the symbols stand for in the loaded step.
     """
 
     placeholders: tuple[fx.Node, ...] = ()
@@ -42,13 +42,13 @@ def add_step_placeholders(graph: fx.Graph, steps: StepInputs) -> StepNodes:
     sizes = _Sizes(mode)
     last = graph.find_nodes(op="placeholder")[-1]
     placeholders: list[fx.Node] = []
-    for name, value in zip(NAMES, steps.values(), strict=True):
+    for name, value in steps.named().items():
         with graph.inserting_after(last):
             last = graph.placeholder(PREFIX + name)
         last.meta["val"] = sizes.fake(name, value)
         placeholders.append(last)
     values = []
-    for name, node in zip(NAMES, placeholders, strict=True):
+    for name, node in zip(steps.named(), placeholders, strict=True):
         if "lengths" in name:
             with graph.inserting_after(last):
                 node = last = call(graph, torch.ops.ascend_fia.host_lengths.default, node)
@@ -70,9 +70,10 @@ class _Sizes:
     def fake(self, name: str, value: Any) -> Any:
         if isinstance(value, int):
             return self._symbol(name, value)
-        size = self._symbol(name if name.startswith("kv_rows") else "sequences", value.shape[0])
+        names = [name if name.startswith("kv_rows") else "sequences", "blocks of a sequence"]
+        sizes = [self._symbol(*known) for known in zip(names, value.shape, strict=False)]
         with self._mode:
-            return torch.empty((size,), dtype=value.dtype, device=value.device)
+            return torch.empty(sizes, dtype=value.dtype, device=value.device)
 
     def _symbol(self, name: str, value: int) -> Any:
         if name not in self._symbols:

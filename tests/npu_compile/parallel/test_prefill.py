@@ -12,7 +12,7 @@ from npu_compile.parallel.layout.zigzag import Zigzag
 from npu_compile.parallel.metadata import prefill_metadata
 from npu_compile.parallel.simulator import simulate
 from npu_compile.passes.context_parallel.fia_call import FiaCall
-from npu_compile.passes.context_parallel.metadata import PrefillMetadata
+from npu_compile.passes.context_parallel.metadata import Half, PrefillMetadata, PrefillStep
 from npu_compile.passes.context_parallel.prefill import prefill_attention
 
 from .oracle import causal_attention
@@ -51,7 +51,7 @@ def held_rows(sequences, prefix, rank, ranks, interleave):
     return torch.stack(rows) if rows else sequences[0][:0]
 
 
-def run(lengths, ranks, prefix=None, interleave=1, split_shift=0, heads=(4, 2), dim=8, window=None, seed=0):
+def run(lengths, ranks, prefix=None, interleave=1, heads=(4, 2), dim=8, window=None, seed=0, block_size=0):
     """Outputs per sequence from simulated ranks, and those of the definition."""
     prefix = prefix or [0] * len(lengths)
     generator = torch.Generator().manual_seed(seed)
@@ -66,7 +66,7 @@ def run(lengths, ranks, prefix=None, interleave=1, split_shift=0, heads=(4, 2), 
         index = layout.token_index(rank)
         rows = [torch.cat([held_rows(x, prefix, rank, ranks, interleave), new(x)[index]]) for x in (k, v)]
         metadata = prefill_metadata(lengths, rank, Interleave(ranks, interleave), prefix)
-        step = metadata.step()
+        step = metadata.step(block_size=block_size)
         mode = {"sparse_mode": 4, "pre_tokens": window - 1} if window else {"sparse_mode": 3}
         call = call_for(torch.cat(q)[index], *rows, scale, **mode)
         algorithms.append(prefill_attention(call, step))
@@ -87,6 +87,23 @@ def test_equals_attention_of_whole_sequences():
         assert (out - expected).abs().max() <= 1e-12, (lengths, ranks, prefix)
 
 
+def test_paged_keys_give_the_same():
+    for lengths, ranks, prefix in (([17, 9], 2, [5, 0]), ([54, 6, 8], 3, [0, 17, 2]), ([97], 4, [1])):
+        out, expected = run(lengths, ranks, prefix, block_size=16)
+        assert (out - expected).abs().max() <= 1e-12
+
+
+def test_paged_lengths_are_per_request():
+    step = prefill_metadata([10, 6], 0, Interleave(2), [3, 0]).step(block_size=4)
+    assert step.prev.q_lengths.tolist() == [3, 5] and step.next.q_lengths.tolist() == [2, 3]
+    assert step.prev.kv_lengths.tolist() == [6, 2] and step.next.kv_lengths.tolist() == [13, 6]
+    assert step.block_table.tolist() == [[0, 1, 2, 3], [4, 5, 0, 0]]
+    assert step.block_table.dtype == torch.int32
+    packed = prefill_metadata([10, 6], 0, Interleave(2), [3, 0])
+    assert step.prev.kv_rows[:13].tolist() == packed.kv_rows[:13].tolist()
+    assert step.prev.kv_rows[16:22].tolist() == packed.kv_rows[13:].tolist()
+
+
 def test_a_window_is_kept():
     for window in (1, 3, 8):
         out, expected = run([17, 9], 2, [5, 0], window=window)
@@ -100,17 +117,17 @@ def test_the_midpoint_is_not_the_split(monkeypatch):
     assert (out - expected).abs().max() <= 1e-12
     right = PrefillMetadata.step
 
-    def at_the_midpoint(self, device="cpu"):
-        step = right(self, device)
+    def at_the_midpoint(self, **options):
+        step = right(self, **options)
         middle = self.tokens // 2
         moved = middle - step.total_q_prev_tokens
         prev, following = step.prev.q_lengths.clone(), step.next.q_lengths + moved * -1
         prev[-1] += moved
-        return type(step)(
+        return PrefillStep(
             middle,
             step.rows_per_rank,
-            type(step.prev)(prev, step.prev.kv_lengths, step.prev.kv_rows),
-            type(step.next)(following, step.next.kv_lengths, step.next.kv_rows),
+            Half(prev, step.prev.kv_lengths, step.prev.kv_rows),
+            Half(following, step.next.kv_lengths, step.next.kv_rows),
         )
 
     monkeypatch.setattr(PrefillMetadata, "step", at_the_midpoint)

@@ -9,7 +9,7 @@ from npu_compile.kernels.targets import Target
 from npu_compile.parallel.layout.interleave import Interleave
 from npu_compile.parallel.metadata import prefill_metadata
 from npu_compile.passes.context_parallel.collectives import Group
-from npu_compile.passes.context_parallel.config import NAMES, ContextParallel, StepInputs
+from npu_compile.passes.context_parallel.config import ContextParallel, StepInputs
 from npu_compile.passes.context_parallel.errors import ContextParallelError
 from npu_compile.passes.context_parallel.rewrite import Rewritten, rewrite
 from npu_compile.passes.site import SiteOutcome
@@ -21,8 +21,14 @@ GROUP = Group("a group", 2)
 FIA = "npu_fused_infer_attention_score"
 
 
-def prefill():
-    steps = StepInputs()
+NAMES = (
+    "total_q_prev_tokens", "rows_per_rank", "q_lengths_prev", "kv_lengths_prev", "kv_rows_prev",
+    "q_lengths_next", "kv_lengths_next", "kv_rows_next",
+)  # fmt: skip
+
+
+def prefill(block_size=0):
+    steps = StepInputs(block_size)
     steps.load(prefill_metadata([10, 6], 0, Interleave(2)))
     return ContextParallel("prefill", GROUP, steps=steps)
 
@@ -54,6 +60,19 @@ def test_a_causal_call_becomes_two_packed_calls_on_gathered_keys(dynamic, sparse
         assert call.kwargs.get("pre_tokens") == arguments.get("pre_tokens")
     (output,) = module.graph.find_nodes(op="output")
     assert tuple(output.args[0].meta["val"].shape)[:2] == (1, 4)
+
+
+def test_paged_keys_are_restored_once_and_shared():
+    module = traced(causal_program(), *causal_inputs(), dynamic=True)
+    inputs = rewrite(module, prefill(block_size=16)).inputs
+    verify(module.graph)
+    named = {node.target.removeprefix("context_parallel_"): node for node in inputs}
+    assert [*named] == [*NAMES[:-1], "block_table"]
+    first, second = fia_calls(module)
+    assert first.args[1:] == second.args[1:]
+    for call in (first, second):
+        assert call.kwargs["block_table"] is named["block_table"] and call.kwargs["block_size"] == 16
+        assert tuple(call.args[1].meta["val"].shape[1:]) == (16, 2 * 16)
 
 
 def test_the_split_is_an_input_and_not_a_constant():

@@ -1,0 +1,104 @@
+"""The option's checks, and which models are refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from npu_compile.errors import AscendFiaError
+from npu_compile.options import parse
+from npu_compile.parallel import context_parallel
+from npu_compile.parallel.supported import unsupported
+from npu_compile.passes.context_parallel.config import StepInputs
+
+from .ranks import results, run_ranks
+from .tiny import prompts_of, tiny
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("prefill", "str is not a mapping"),
+        ({"mode": "prefil"}, r"mode 'prefil' is not one of 'prefill', 'decode' \(did you mean 'prefill'\?\)"),
+        ({"mode": "decode", "gruop": None}, r"unknown key 'gruop' \(did you mean 'group'\?\)"),
+        ({"mode": "decode", "heads": "split"}, "heads 'split' is not one of"),
+        ({"mode": "prefill", "heads": "sharded"}, "heads 'sharded' is for mode 'decode'"),
+        ({"mode": "prefill"}, "mode 'prefill' needs a StepInputs"),
+        ({"mode": "decode", "steps": StepInputs()}, "mode 'decode' has none"),
+        ({"mode": "decode"}, "start with torchrun"),
+    ],
+)
+def test_bad_values_are_named(value, named):
+    with pytest.raises(AscendFiaError, match=named) as raised:
+        parse(None, {"context_parallel": value})
+    assert "start with" in named or raised.value.argument == "options['context_parallel']"
+
+
+def test_it_is_off_by_default():
+    assert parse().context_parallel is None
+
+
+def test_models_that_mix_tokens_otherwise_are_refused():
+    assert unsupported(tiny("llama"), 64) is None
+    assert "not a Hugging Face model" in unsupported(nn.Linear(2, 2), 64)
+    model = tiny("llama")
+    model.set_attn_implementation("eager")
+    assert "call model.set_attn_implementation('sdpa')" in unsupported(model, 64)
+    for change, reason in (
+        ({"sliding_window": 32}, "a sliding window of 32 is shorter than max_length=64"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layers of type linear_attention"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope of type 'dynamic'"),
+        ({"is_encoder_decoder": True}, "an encoder-decoder"),
+    ):
+        model = tiny("llama")
+        model.config.max_position_embeddings = 48
+        for name, value in change.items():
+            setattr(model.config, name, value)
+        assert reason in unsupported(model, 64)
+    model = tiny("llama")
+    model.model.norm = nn.Sequential(nn.Conv1d(1, 1, 1))
+    assert "model.norm.0 (Conv1d) mixes tokens" in unsupported(model, 64)
+    model = tiny("llama")
+    model._is_stateful = True
+    assert "a state from token to token" in unsupported(model, 64)
+
+
+def test_a_window_that_never_hides_anything_is_no_reason():
+    model = tiny("llama")
+    model.config.sliding_window = 64
+    assert unsupported(model, 64) is None
+
+
+def _bad_calls(rank):
+    parallel = context_parallel(tiny("llama"), max_length=24)
+    errors = []
+    for call in (
+        lambda: parallel.decode(torch.tensor([1])),
+        lambda: parallel.prefill([]),
+        lambda: parallel.prefill([[1, 2], []]),
+        lambda: parallel.prefill(prompts_of((25,))),
+        lambda: parallel.prefill(prompts_of((8, 24))),
+        lambda: parallel.prefill(prompts_of((8,))),
+        lambda: parallel.decode(torch.tensor([1])),
+        lambda: parallel.decode(torch.tensor([1, 2])),
+        lambda: parallel.prefill([[1, 2, 3], [4]]),
+    ):
+        try:
+            call()
+            errors.append("")
+        except AscendFiaError as error:
+            errors.append(str(error))
+    return errors, parallel.lengths.tolist()
+
+
+def test_bad_calls_are_named_and_change_nothing():
+    for errors, lengths in results(run_ranks(2, _bad_calls)):
+        early, empty, hole, long, good, other_batch, too_few, full, short = errors
+        assert good == ""
+        assert "0 sequences that were prefilled" in early and "at least one sequence" in empty
+        assert "a token in each" in hole and "more than max_length=24" in long
+        assert "the batch has 2 sequences" in other_batch and "one token for each of the 2" in too_few
+        assert "after [8, 24] tokens that is more than max_length=24" in full
+        assert "more than max_length=24" in short
+        assert lengths == [8, 24]
