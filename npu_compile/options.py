@@ -93,15 +93,15 @@ class Options:
             except ValueError as error:
                 rule = f"{error}; allowed: {kind.allowed}"
                 raise AscendFiaError(f"options[{field.name!r}]", value, rule) from None
+        if self.capture and self.inner_backend != "eager":
+            rule = "a captured graph runs as it is: use inner_backend 'eager', or capture False"
+            raise AscendFiaError("options['inner_backend']", self.inner_backend, rule)
 
     def signature(self) -> tuple[Any, ...]:
         """The options by value, hashable; of an option that refers to objects only its type."""
         plain = str | int | tuple | None
         values = [getattr(self, field.name) for field in dataclasses.fields(self)]
         return tuple(value if isinstance(value, plain) else type(value) for value in values)
-        if self.capture and self.inner_backend != "eager":
-            rule = "a captured graph runs as it is: use inner_backend 'eager', or capture False"
-            raise AscendFiaError("options['inner_backend']", self.inner_backend, rule)
 
 
 def parse(mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:

@@ -18,7 +18,7 @@ from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.site import AttentionSite, Views
-from npu_compile.passes.values import HEADS_FIRST, aten, same, value
+from npu_compile.passes.values import HEADS_FIRST, aten, is_call, same, value
 
 HEAD_DIM_STEP = 16
 """What a device's head dims are multiples of."""
@@ -123,6 +123,7 @@ def _fia(
         if target is not Target.CPU and not is_contiguous(value(node)):
             node = call(graph, aten.contiguous.default, node)
         tensors[name] = node
+    tensors |= masks.tensors
     to_bnsd = to_layout
     if layout == "BNSD" and not same(site.scores.query, 1):
         # The result in (B, S, N, D) order is what the output projection reads next.
@@ -134,11 +135,29 @@ def _fia(
         "input_layout": layout,
         **masks.plain,
     }
+    if target is not Target.CPU:
+        tensors |= {
+            name: _contiguous(tensors[name]) for name in ("atten_mask", "pse_shift") if name in tensors
+        }
+        if "atten_mask" in tensors and masks.plain["sparse_mode"] < 2 and not same(site.scores.query, 1):
+            # Rows that are masked as a whole lose accuracy without this correction.
+            plain["inner_precise"] = 2
     notes: tuple[str, ...] = ()
     if value(operands.value).shape[-1] != site.value_head_dim:
         to_bnsd = (*to_bnsd, (aten.slice.Tensor, (3, 0, site.value_head_dim)))
         notes = (f"value filled up from D {site.value_head_dim} to {value(operands.value).shape[-1]}",)
-    return CallForm(FIA, {**tensors, **masks.tensors}, plain, to_bnsd, notes)
+    return CallForm(FIA, tensors, plain, to_bnsd, notes)
+
+
+def _contiguous(node: fx.Node) -> fx.Node:
+    """A contiguous copy of a mask or bias that all layers share."""
+    if is_contiguous(value(node)):
+        return node
+    for user in node.users:
+        if is_call(user, aten.contiguous.default):
+            return user
+    with node.graph.inserting_after(node):
+        return call(node.graph, aten.contiguous.default, node)
 
 
 def is_contiguous(fake: torch.Tensor) -> bool:

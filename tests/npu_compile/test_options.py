@@ -114,6 +114,6 @@ def test_every_option_is_documented():
 
 
 def test_a_captured_graph_takes_no_inner_backend() -> None:
-    with pytest.raises(AscendFiaError, match="inner_backend.*aot_eager.*capture"):
+    with pytest.raises(AscendFiaError, match=r"inner_backend.*aot_eager.*capture"):
         parse("reduce-overhead", {"inner_backend": "aot_eager"})
     assert not parse("reduce-overhead", {"inner_backend": "aot_eager", "capture": False}).capture
