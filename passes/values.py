@@ -174,11 +174,12 @@ def mutations(graph: fx.Graph) -> Iterator[tuple[fx.Node, int]]:
 def written_through(node: fx.Node) -> bool:
     """Whether ``node``, or a view made of it, is written to after it was made."""
     aliases = [user for user in node.users if is_tensor(user) and shares_storage(user, node)]
-    return any(_mutates(alias) or written_through(alias) for alias in aliases)
+    return any(_writes(alias) or written_through(alias) for alias in aliases)
 
 
-def _mutates(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+def _writes(node: fx.Node) -> bool:
+    mutable = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return mutable and not is_call(node, aten.detach_)
 
 
 class Writes:

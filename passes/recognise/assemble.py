@@ -99,7 +99,12 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
     ):
         if not isinstance(size, int):
             raise Declined(f"the number of {name} is symbolic")
-    if not required_equal(k_len, v_len) or head_dim != key_dim or kv_heads == 0 or heads % kv_heads:
+    if (
+        not required_equal(k_len, v_len)
+        or head_dim != key_dim
+        or 0 in (kv_heads, head_dim)
+        or heads % kv_heads
+    ):
         raise Declined(
             "shapes do not fit: query {}, key {}, value {}".format(*map(operand_shape, (query, key, value_)))
         )

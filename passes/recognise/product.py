@@ -39,7 +39,7 @@ def match_product(node: fx.Node) -> Product | None:
 
 def _if_matrices(product: Product) -> Product | None:
     ranks = [len(shape(read.node)) for read in (product.lhs, product.rhs)]
-    return product if min(ranks) >= 2 and max(ranks) <= 4 else None
+    return product if min(ranks) >= 2 else None
 
 
 def _match_baddbmm(node: fx.Node) -> Product | None:

@@ -20,16 +20,24 @@ from npu_compile.passes.values import (
     same_value_input,
     shape,
     value,
+    written_through,
 )
+
+_BROADCAST = "the scores are broadcast to a larger shape"
+_UNKNOWN_FILL = "masked scores get a value that is not known when compiling"
 
 
 @dataclass(frozen=True)
 class Step:
-    """``node`` is made of ``scores`` by a scale, a mask, a reshape, or something that can't be fused."""
+    """``node`` is made of ``scores`` by a scale, a mask, a reshape, or something that can't be fused.
+
+    ``floor``: scores below this number become it.
+    """
 
     scores: fx.Node
     scale: float | fx.Node = 1.0
     mask: MaskTerm | None = None
+    floor: float | None = None
     obstacle: str | None = None
 
 
@@ -64,8 +72,10 @@ def constant(node: Any) -> float | None:
     """A number known when compiling: a Python number or a tensor filled with one."""
     if isinstance(node, (int, float)) and not isinstance(node, bool):
         return float(node)
-    while is_tensor(node) and (source := same_value_input(node)) is not None:
-        node = source
+    if is_tensor(node) and written_through(node):
+        return None
+    if is_tensor(node) and (source := same_value_input(node)) is not None:
+        return constant(source)
     if is_call(node, aten.to, aten._to_copy, aten.expand):
         return constant(node.args[0])
     if is_call(node, aten.full.default, aten.full_like.default, aten.new_full.default):
@@ -97,9 +107,11 @@ def _scaled(node: fx.Node) -> Iterator[Step]:
         if not is_tensor(scores) or (is_call(node, aten.div, aten.div_) and node.kwargs.get("rounding_mode")):
             continue
         number = constant(factor)
-        if number is not None and not (divides and number == 0):
+        if not same_shape(shape(scores), shape(node)):
+            yield Step(scores, obstacle=_BROADCAST)
+        elif number is not None and not (divides and number == 0):
             yield Step(scores, scale=1 / number if divides else number)
-        elif is_tensor(factor) and same_shape(shape(scores), shape(node)):
+        elif is_tensor(factor):
             yield _tensor_scaled(scores, factor, divides)
 
 
@@ -133,8 +145,10 @@ def _subtracted(node: fx.Node) -> Iterator[Step]:
 def _filled(node: fx.Node) -> Iterator[Step]:
     scores, mask = node_input(node), node_input(node, 1)
     number = constant(argument(node, 2, "value"))
-    if number is None:
-        yield Step(scores, obstacle="masked scores get a value that is not known when compiling")
+    if not same_shape(shape(scores), shape(node)):
+        yield Step(scores, obstacle=_BROADCAST)
+    elif number is None:
+        yield Step(scores, obstacle=_UNKNOWN_FILL)
     else:
         yield Step(scores, mask=MaskTerm("drop", mask, number))
 
@@ -146,20 +160,27 @@ def _selected(node: fx.Node) -> Iterator[Step]:
         ("drop", other, kept),
     )
     for kind, scores, fill in readings:
-        if (
-            is_tensor(scores)
-            and same_shape(shape(scores), shape(node))
-            and (number := constant(fill)) is not None
-        ):
+        if not is_tensor(scores):
+            continue
+        if not same_shape(shape(scores), shape(node)):
+            yield Step(scores, obstacle=_BROADCAST)
+        elif (number := constant(fill)) is None:
+            yield Step(scores, obstacle=_UNKNOWN_FILL)
+        else:
             yield Step(scores, mask=MaskTerm(kind, condition, number))
 
 
 def _bounded(node: fx.Node) -> Iterator[Step]:
-    """maximum(scores, finfo.min) only undoes the overflow of two masks to -inf."""
+    """maximum(scores, finfo.min): what was masked with -inf is masked with the smallest number after it."""
     for scores, bound in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
-        if is_tensor(scores) and (number := constant(bound)) is not None:
-            harmless = number <= torch.finfo(value(node).dtype).min
-            yield Step(scores, obstacle=None if harmless else "the scores are clamped")
+        if is_tensor(scores):
+            number = constant(bound)
+            if not same_shape(shape(scores), shape(node)):
+                yield Step(scores, obstacle=_BROADCAST)
+            elif number is not None and number <= torch.finfo(value(node).dtype).min:
+                yield Step(scores, floor=number)
+            else:
+                yield Step(scores, obstacle="the scores are clamped")
 
 
 def _obstructed(reason: str) -> Callable[[fx.Node], Iterator[Step]]:

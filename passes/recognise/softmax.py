@@ -15,18 +15,18 @@ import torch
 from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined, Parts, batched, operand_shape, unbatched
+from npu_compile.passes.recognise.probabilities import weighted_by
 from npu_compile.passes.recognise.product import Product, match_product
 from npu_compile.passes.recognise.score_steps import Step, steps_to
 from npu_compile.passes.site import MaskTerm, Operand, Views
 from npu_compile.passes.values import (
     argument,
     aten,
-    drops,
     is_call,
     node_input,
     only_user,
     same,
-    same_value_input,
+    same_shape,
     seen_through,
     shape,
     swapped_dims,
@@ -35,6 +35,7 @@ from npu_compile.passes.values import (
 )
 
 _MAX_STEPS = 24
+_FLAT_HEADS = "a mask or scale is given per batch and head in one dimension"
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,11 @@ def match_softmax(node: fx.Node) -> Parts | None:
     scores = _scores(node.args[0], node, _MAX_STEPS)
     if scores is None:
         return None
-    weighted = _weighted(node)
+    weighted = weighted_by(node)
     if scores.obstacle is not None:
         raise Declined(scores.obstacle)
+    if not _agrees(scores, weighted):
+        raise Declined("the axes of the scores are used in another order than batch, heads, queries, keys")
     heads = scores.wide[:2] if scores.wide is not None else None
     rank = 4 if heads is not None else len(operand_shape(scores.product.lhs))
     query, key, values = (
@@ -119,70 +122,67 @@ def _scores(node: Any, reader: fx.Node, steps_left: int) -> Scores | None:
     return found
 
 
+def _agrees(scores: Scores, weighted: Product) -> bool:
+    """Whether the products with K and V agree on which axis is which; only einsums can differ.
+
+    Where both swap the same two axes and nothing happens in between, the swap makes no difference.
+    """
+    swaps = scores.product.output_views
+    if not swaps:
+        return not weighted.lhs.views
+    plain = not scores.masks and not scores.tensor_scales
+    (target, dims), *more = swaps
+    keys = len(shape(scores.product.node)) - 1
+    return (
+        plain
+        and not more
+        and target is aten.transpose.int
+        and keys not in dims
+        and weighted.lhs.views == swaps
+    )
+
+
 def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
     """``done`` followed by one more step, which makes ``node``."""
     if step.obstacle is not None:
         return replace(done, obstacle=done.obstacle or step.obstacle)
-    if step.mask is not None:
+    if (step.mask is not None or isinstance(step.scale, fx.Node)) and _regrouped(done, node):
+        return replace(done, obstacle="a mask or scale is applied where batch and heads are regrouped")
+    if step.floor is not None:
+        if any(term.kind == "add" for term in done.masks):
+            return replace(done, obstacle="the scores are clamped after a mask was added")
+        raised = tuple(replace(term, fill=max(term.fill, step.floor)) for term in done.masks)
+        done = replace(done, masks=raised)
+    elif step.mask is not None:
         term = step.mask
-        if len(shape(node)) == 3 and done.wide is not None and _per_flat_head(term):
-            return replace(done, obstacle="a mask is given per batch and head in one dimension")
+        if len(shape(node)) == 3 and done.wide is not None and _per_flat_head(term.node):
+            return replace(done, obstacle=_FLAT_HEADS)
         done = replace(done, masks=(*done.masks, term), mask_dtype=value(node).dtype)
     elif isinstance(step.scale, fx.Node) or step.scale != 1.0:
         if done.masks:
             return replace(done, obstacle="the scores are scaled after a mask was added")
         if isinstance(step.scale, fx.Node):
+            if len(shape(node)) == 3 and done.wide is not None and _per_flat_head(step.scale):
+                return replace(done, obstacle=_FLAT_HEADS)
             done = replace(done, tensor_scales=(*done.tensor_scales, step.scale))
         else:
             done = replace(done, scale=done.scale * step.scale)
     if done.wide is None and len(shape(node)) == 4:
-        if any(map(_per_flat_head, done.masks)):
-            return replace(done, obstacle="a mask is given per batch and head in one dimension")
+        if any(map(_per_flat_head, (*(term.node for term in done.masks), *done.tensor_scales))):
+            return replace(done, obstacle=_FLAT_HEADS)
         done = replace(done, wide=shape(node))
     return done
 
 
-def _per_flat_head(term: MaskTerm) -> bool:
-    """A mask (B*N, Q, K), which doesn't broadcast to scores of four dimensions."""
-    return term.node is not None and len(shape(term.node)) == 3 and not same(shape(term.node)[0], 1)
+def _per_flat_head(node: fx.Node | None) -> bool:
+    """A mask or scale (B*N, Q, K), which doesn't broadcast to scores of four dimensions."""
+    return node is not None and len(shape(node)) == 3 and not same(shape(node)[0], 1)
 
 
-def _weighted(node: fx.Node) -> Product:
-    """The product with V that the probabilities ``node`` go into.
-
-    Raises:
-        Declined: they go somewhere else, or also somewhere else.
-    """
-    current = node
-    while True:
-        user = only_user(current)
-        if user is None:
-            raise Declined("the attention probabilities are used more than once (for example, returned)")
-        product = match_product(user)
-        if product is not None and user.args and _reads_as_lhs(product, current):
-            if product.scale != 1.0 or product.added is not None:
-                raise Declined("the product with V is scaled or added to in one call")
-            return product
-        if is_call(user, aten.dropout, aten.dropout_) and drops(user):
-            raise Declined("dropout is active: the fused operator has no dropout")
-        casts = is_call(user, aten.to, aten._to_copy) and value(user).dtype.is_floating_point
-        if not casts and same_value_input(user) is not current and not _regroups(user):
-            raise Declined(f"the attention probabilities are changed by {user.name} before they meet V")
-        current = user
-
-
-def _reads_as_lhs(product: Product, probabilities: fx.Node) -> bool:
-    if is_call(product.node, aten.einsum.default):
-        return argument(product.node, 1, "tensors")[0] is probabilities
-    return product.node.args[0] is probabilities
-
-
-def _regroups(node: fx.Node) -> bool:
-    """A reshape between (B, N, Q, K) and (B*N, Q, K)."""
-    if not is_call(node, aten.view, aten.reshape, aten._unsafe_view):
-        return False
-    before, after = shape(node_input(node)), shape(node)
-    return len(after) >= 3 and same(before[-1], after[-1]) and same(before[-2], after[-2])
+def _regrouped(done: Scores, node: fx.Node) -> bool:
+    """Whether ``node`` has four dimensions as the scores have had, but another batch and head count."""
+    own = shape(node)
+    return done.wide is not None and len(own) == 4 and not same_shape(own[:2], done.wide[:2])
 
 
 def _heads_apart(read: Operand, heads: tuple[Any, ...] | None) -> Operand:

@@ -164,6 +164,16 @@ def test_cache_written_in_place_is_read_as_it_is_after_the_write() -> None:
     assert "index_copy_" in str(site.key.node.target)
 
 
+def test_a_query_of_fewer_dimensions_does_not_lose_those_of_the_result() -> None:
+    q, k, v = qkv()
+    assert "broadcast" in reason(F.scaled_dot_product_attention, q[0], k[:1], v[:1])
+
+
+def test_heads_of_no_size_are_left_alone() -> None:
+    q, k, v = qkv()
+    assert "shapes do not fit" in reason(F.scaled_dot_product_attention, q[..., :0], k[..., :0], v)
+
+
 def test_fused_encoder_layer_says_how_to_open_it() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")

@@ -180,6 +180,50 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
         lambda q, k, v: (q @ k.mT).masked_fill(torch.tril(q.new_ones(Q, K)) == 0, q.amin()).softmax(-1) @ v,
         "not known when compiling",
     ),
+    "einsum over the queries": (
+        lambda q, k, v: torch.einsum("bhqk,bhqd->bhkd", (q @ k.mT).softmax(-1), q),
+        "another order",
+    ),
+    "einsum with batch and heads swapped": (
+        lambda q, k, v: torch.einsum("bhqk,bhkd->hbqd", (q @ k.mT).softmax(-1), v),
+        "another order",
+    ),
+    "softmax over the queries": (
+        lambda q, k, v: torch.einsum("bhqd,bhkd->bhkq", k, k).softmax(-1) @ v,
+        "another order",
+    ),
+    "batch and heads regrouped under a mask": (
+        lambda q, k, v: (
+            ((q @ k.mT).view(N, B, Q, K) + q.new_ones(1, B, 1, K)).softmax(-1).view(B, N, Q, K) @ v
+        ),
+        "regrouped",
+    ),
+    "scale per flat head": (
+        lambda q, k, v: (
+            (flat(q) @ flat(k).mT * q.new_ones(B * N, 1, 1).cumsum(0)).view(B, N, Q, K).softmax(-1) @ v
+        ),
+        "in one dimension",
+    ),
+    "filled to more rows": (
+        lambda q, k, v: (q[:, :, :1] @ k.mT).masked_fill(torch.ones(Q, K).triu(1) > 0, -1e30).softmax(-1) @ v,
+        "broadcast",
+    ),
+    "scaled to more rows": (
+        lambda q, k, v: ((q[:, :, :1] @ k.mT) * torch.ones(Q, 1)).softmax(-1) @ v,
+        "broadcast",
+    ),
+    "value with a leading 1": (lambda q, k, v: (q[0] @ k[0].mT).softmax(-1) @ v[:1], "broadcast"),
+    "five dimensions": (lambda q, k, v: (q[None] @ k[None].mT).softmax(-1) @ v[None], "5 dimensions"),
+    "filled from a tensor": (
+        lambda q, k, v: torch.where(k[:, :, :Q, :1] > 0, q @ k.mT, k.mT[:, :, :Q] * 0).softmax(-1) @ v,
+        "not known when compiling",
+    ),
+    "clamped to a floor above the mask": (
+        lambda q, k, v: (
+            torch.maximum(q @ k.mT + q.new_zeros(K), torch.tensor(torch.finfo(q.dtype).min)).softmax(-1) @ v
+        ),
+        "clamped",
+    ),
     "clamped": (lambda q, k, v: (q @ k.mT).clamp(-5, 5).softmax(-1) @ v, "clamped"),
 }
 
@@ -188,6 +232,52 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
 def test_refusals_say_why(name: str) -> None:
     function, expected = REFUSED[name]
     assert expected in reason(function, *qkv())
+
+
+def test_a_floor_raises_the_fill_of_masks_before_it() -> None:
+    """Rows of nothing but -inf become uniform rows of the smallest number, not NaN."""
+    minimum = torch.finfo(torch.float32).min
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (q @ k.mT).masked_fill(mask, -math.inf)
+        return torch.max(scores, torch.tensor(minimum)).softmax(-1) @ v
+
+    (term,) = found(attend, *qkv(), torch.ones(Q, K, dtype=torch.bool)).masks
+    assert (term.kind, term.fill) == ("drop", minimum)
+
+
+def test_a_constant_that_is_written_to_is_not_a_number() -> None:
+    def scaled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        factor = torch.ones(Q, K)
+        factor[:, 3:] = 0
+        return ((q @ k.mT) * factor).softmax(-1) @ v
+
+    def filled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        fill = torch.full((), -math.inf)
+        fill.view(1).fill_(0.0)
+        return (q @ k.mT).masked_fill(torch.ones(Q, K).triu(1) > 0, fill).softmax(-1) @ v
+
+    assert "multiplied" in reason(scaled, *qkv())
+    assert "not known when compiling" in reason(filled, *qkv())
+
+
+def test_a_scale_overwritten_after_its_use_is_not_read_later() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+        scores = (q @ k.mT) * scale
+        scale.zero_()
+        return scores.softmax(-1) @ v
+
+    assert "overwritten" in reason(attend, *qkv(), random(N, 1, 1))
+
+
+def test_an_einsum_that_swaps_heads_and_queries_both_times() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = torch.einsum("bqhd,bkhd->bqhk", q, k) / 3
+        return torch.einsum("bqhk,bkhd->bqhd", scores.softmax(-1), v)
+
+    q, k, v = (x.transpose(1, 2) for x in qkv())
+    site = found(attend, q, k, v)
+    assert (site.scores.batch, site.scores.heads, site.scores.query, site.scores.key) == (B, N, Q, K)
 
 
 def test_returned_probabilities_are_kept() -> None:
