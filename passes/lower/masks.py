@@ -15,7 +15,7 @@ from npu_compile.passes.mask.meaning import MaskAnalyser, MaskNotExpressible
 from npu_compile.passes.mask.plan import Bound, MaskPlan, plan_mask
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite
-from npu_compile.passes.values import aten, same, shape, value
+from npu_compile.passes.values import value
 
 CAUSAL_MASK = "causal_mask_2048"
 
@@ -68,7 +68,7 @@ class MaskLowering:
         elif (mask := emitter.emit_mask(plan)) is not None:
             tensors["atten_mask"] = mask
         if (bias := emitter.emit_bias(plan)) is not None:
-            tensors["pse_shift"] = self._pse_shift(bias, site)
+            tensors["pse_shift"] = emitter.expand_bias(bias, site.scores)
         if (lengths := emitter.emit_lengths(plan)) is not None:
             tensors["actual_seq_lengths_kv"] = self._on_host(lengths)
         plain: dict[str, Any] = {"sparse_mode": plan.sparse_mode}
@@ -108,19 +108,6 @@ class MaskLowering:
                 return call(self._graph, torch.ops.ascend_fia.host_lengths.default, lengths)
 
         return self._once(("host", lengths), emit)
-
-    def _pse_shift(self, bias: fx.Node, site: AttentionSite) -> fx.Node:
-        """``bias`` as (B or 1, N, Q, K): the operator does not broadcast it over heads or rows."""
-        scores, own = site.scores, shape(bias)
-        batch = scores.batch if len(own) == 4 and not same(own[0], 1) else 1
-
-        def emit() -> fx.Node:
-            with self._graph.inserting_after(bias):
-                return call(
-                    self._graph, aten.expand.default, bias, [batch, scores.heads, scores.query, scores.key]
-                )
-
-        return self._once(("pse", bias, str(batch), scores.heads), emit)
 
     def _once(self, key: object, emit: Any) -> fx.Node:
         if key not in self._shared:

@@ -15,7 +15,8 @@ from npu_compile.passes.mask.meaning import MaskAnalyser
 from npu_compile.passes.mask.plan import Bound, FromMask, MaskPlan
 from npu_compile.passes.mask.run_time import classify, summed
 from npu_compile.passes.mask.writer import Writer
-from npu_compile.passes.values import aten, value
+from npu_compile.passes.site import ScoreShape
+from npu_compile.passes.values import aten, same, shape, value
 
 
 class MaskEmitter:
@@ -53,6 +54,18 @@ class MaskEmitter:
         if not plan.meaning.bias:
             return None
         return self._once(("bias", self._mask_key(plan)), lambda: self._bias(plan))
+
+    def expand_bias(self, bias: fx.Node, scores: ScoreShape) -> fx.Node:
+        """``bias`` as (B or 1, N, Q, K): the operator does not broadcast it over heads or rows."""
+        own = shape(bias)
+        batch = scores.batch if len(own) == 4 and not same(own[0], 1) else 1
+        sizes = tuple(size(n) for n in (batch, scores.heads, scores.query, scores.key))
+
+        def expanded() -> fx.Node:
+            numbers = [self._integers.number(n) for n in sizes]
+            return self._writer.call(aten.expand.default, bias, numbers)
+
+        return self._once(("expanded", bias, sizes), expanded)
 
     def emit_empty_rows(self, plan: MaskPlan) -> fx.Node | None:
         """bool, broadcasts to (B, N, Q, 1): rows in which the caller sets the query to 0, or None."""

@@ -182,3 +182,20 @@ def test_permuted_result_comes_back_permuted() -> None:
         return torch.einsum("bhqk,bhkd->bqhd", p, v)
 
     lowered(attend, *qkv())
+
+
+def test_a_bias_made_before_its_sizes_are_known_is_expanded_after_them() -> None:
+    """The key length is first measured on keys that the program makes after the bias."""
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        halved = bias[:1] * 0.5
+        keys, values = torch.cat([k, k], 2), torch.cat([v, v], 2)
+        return F.scaled_dot_product_attention(q * 1, keys, values, halved)
+
+    compiled = torch.compile(attend, backend="ascend_fia", dynamic=True)
+    for keys in (7, 5):
+        q, k, v = random(2, 4, 7, 16), random(2, 4, keys, 16, seed=1), random(2, 4, keys, 16, seed=2)
+        bias = random(1, 1, 1, 2 * keys, seed=3)
+        scores = torch.einsum("bhqd,bhkd->bhqk", q, torch.cat([k, k], 2)).double() / 4 + bias.double() / 2
+        expected = torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), torch.cat([v, v], 2).double())
+        torch.testing.assert_close(compiled(q, k, v, bias).double(), expected, rtol=1e-5, atol=1e-5)
