@@ -171,9 +171,10 @@ def _fold_constants(module: fx.GraphModule) -> None:
             value = node.target(*values[0], **values[1])
         if not isinstance(value, torch.Tensor):
             continue
-        module.register_buffer(node.name, value, persistent=False)
+        name = f"folded_{node.name}"  # a node may be named as a method of modules is, such as `to`
+        module.register_buffer(name, value, persistent=False)
         with graph.inserting_before(node):
-            folded = graph.get_attr(node.name)
+            folded = graph.get_attr(name)
         folded.meta = {"val": value}
         node.replace_all_uses_with(folded)
         graph.erase_node(node)
