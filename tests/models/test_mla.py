@@ -26,9 +26,12 @@ BATCH, PROMPT, CAPACITY = 2, 17, 53
 TOLERANCE = 1e-4
 
 
-@dataclass
+@dataclass(eq=False)
 class Recorder:
-    """A torch.compile backend that keeps what the passes made of each graph."""
+    """A torch.compile backend that keeps what the passes made of each graph.
+
+    Two of them are never equal: dynamo would take the one for the other and compile nothing.
+    """
 
     compiled: list[Compiled] = field(default_factory=list)
 

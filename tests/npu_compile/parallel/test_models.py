@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -62,6 +67,29 @@ def test_deepseek_v3_on_two_ranks():
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "deepseek_v3"])
 def test_every_model_and_batch_size(name, ranks):
     check(name, ranks, [(17,), (17, 9), (23, 9, 14)])
+
+
+def _dies_between_steps(rank):
+    parallel = context_parallel(tiny("llama"), max_length=64)
+    parallel.prefill(prompts_of((17, 9)))
+    if rank == 1:
+        os._exit(1)
+    parallel.decode(torch.tensor([1, 2]))
+
+
+def test_a_rank_that_dies_between_steps_is_an_error_on_the_other():
+    outcomes = run_ranks(2, _dies_between_steps, timeout=60)
+    assert outcomes[1] is None
+    assert outcomes[0].kind == "RuntimeError" and "by peer" in outcomes[0].text
+
+
+@pytest.mark.nightly
+def test_the_example_runs():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = Path(__file__).parents[3] / "examples" / "context_parallel.py"
+    run = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=300, check=True)
+    assert "37 prompt tokens, then [" in run.stdout
+    assert "context parallel prefill over 2 ranks: 4 collectives a step" in run.stdout
 
 
 def _other_paths(rank, ranks):
