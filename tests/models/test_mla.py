@@ -43,7 +43,7 @@ class Recorder:
     def drain(self) -> list[Compiled]:
         """The graphs with attention compiled since the last call; Longcat's experts break graphs apart."""
         made, self.compiled = self.compiled, []
-        return [compiled for compiled in made if compiled.outcomes]
+        return [one for one in made if one.outcomes]
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +60,10 @@ def prompt(length: int = PROMPT, seed: int = 1) -> Tensor:
 
 def lowered_calls(made: list[Compiled], packet: Any) -> int:
     """Calls of an operator in graphs in which every site became one, all of them of form "mla"."""
-    outcomes = [outcome for compiled in made for outcome in compiled.outcomes]
+    outcomes = [outcome for one in made for outcome in one.outcomes]
     assert [o.reason for o in outcomes if not o.lowered] == []
     assert {o.form for o in outcomes} == {"mla"}
-    found = sum(len(calls(compiled.module, packet)) for compiled in made)
+    found = sum(len(calls(one.module, packet)) for one in made)
     assert found == len(outcomes), "another operator was called"
     return found
 
@@ -79,6 +79,13 @@ def products_over_the_cache(module: fx.GraphModule) -> list[str]:
             if CAPACITY in sizes or any(isinstance(s, torch.SymInt) for s in sizes):
                 found.append(node.name)
     return found
+
+
+def compiled(model: Any) -> tuple[Any, Recorder]:
+    """The model's forward, compiled afresh: what was compiled before counts towards dynamo's limit."""
+    torch._dynamo.reset()
+    recorder = Recorder()
+    return torch.compile(model.forward, backend=recorder), recorder
 
 
 def close(got: Tensor, wanted: Tensor) -> None:
@@ -101,8 +108,7 @@ def decode(model: Any, cache_kind: str, steps: int, sites: int) -> None:
             return StaticCache(config=model.config, max_cache_len=CAPACITY)
         return DynamicCache(config=model.config)
 
-    recorder = Recorder()
-    forward = torch.compile(model.forward, backend=recorder)
+    forward, recorder = compiled(model)
     wanted, wanted_tokens = greedy(model.forward, cache(), steps)
     filled = cache()
     prefill = forward(input_ids=prompt(), cache=filled, use_cache=True).logits
@@ -114,14 +120,13 @@ def decode(model: Any, cache_kind: str, steps: int, sites: int) -> None:
         assert torch.equal(got[:, -1:].argmax(-1), following)
     decoding = recorder.drain()
     assert lowered_calls(decoding, FIA_V2) in (sites, 2 * sites), "compiled for more than one symbolic length"
-    for compiled in decoding:
-        assert products_over_the_cache(compiled.module) == []
+    for one in decoding:
+        assert products_over_the_cache(one.module) == []
 
 
 def padded(model: Any, sites: int) -> None:
     """A left-padded batch: a prefill into a static cache, and a step behind it."""
-    recorder = Recorder()
-    forward = torch.compile(model.forward, backend=recorder)
+    forward, recorder = compiled(model)
     mask = torch.ones(BATCH, PROMPT + 1, dtype=torch.int64)
     mask[0, :5] = 0
     ours, theirs = (StaticCache(config=model.config, max_cache_len=CAPACITY) for _ in range(2))
@@ -135,20 +140,19 @@ def padded(model: Any, sites: int) -> None:
             close(got[row, kept], wanted[row, kept])
         made = recorder.drain()
         assert lowered_calls(made, FIA if first == 0 else FIA_V2) == sites
-    for compiled in made:
-        assert products_over_the_cache(compiled.module) == []
+    for one in made:
+        assert products_over_the_cache(one.module) == []
 
 
 def chunked(model: Any) -> None:
     """A prompt in uneven chunks; a chunk that is short beside the cache is absorbed."""
-    recorder = Recorder()
-    forward = torch.compile(model.forward, backend=recorder)
+    forward, recorder = compiled(model)
     ours, theirs = (StaticCache(config=model.config, max_cache_len=CAPACITY) for _ in range(2))
     for chunk in prompt().split((9, 5, 3), 1):
         got = forward(input_ids=chunk, cache=ours, use_cache=True).logits
         close(got, model(input_ids=chunk, cache=theirs, use_cache=True).logits)
     made = recorder.drain()
-    outcomes = [o for compiled in made for o in compiled.outcomes]
+    outcomes = [o for one in made for o in one.outcomes]
     assert all(o.lowered and o.form == "mla" for o in outcomes)
     assert sum(len(calls(c.module, p)) for c in made for p in (FIA, FIA_V2)) == len(outcomes)
 
@@ -190,7 +194,7 @@ def test_keys_wider_than_values_are_not_mla_by_themselves() -> None:
     recorder = Recorder()
     got = torch.compile(model.forward, backend=recorder)(input_ids=prompt()).logits
     close(got, model(input_ids=prompt()).logits)
-    assert [outcome.form for compiled in recorder.drain() for outcome in compiled.outcomes] == ["softmax"]
+    assert [outcome.form for one in recorder.drain() for outcome in one.outcomes] == ["softmax"]
 
 
 def test_real_head_dims() -> None:
