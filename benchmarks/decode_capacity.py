@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from measure import peak_bytes
 from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
@@ -85,14 +86,7 @@ def peak_mebibytes(model: LlamaForCausalLM, backend: str, capacity: int) -> floa
     token = torch.tensor([[7]])
     step(input_ids=token, cache=cache, use_cache=True)
     rewind(cache)
-    with torch.profiler.profile(profile_memory=True) as profile:
-        step(input_ids=token, cache=cache, use_cache=True)
-    held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak / 2**20
+    return peak_bytes(lambda: step(input_ids=token, cache=cache, use_cache=True)) / 2**20
 
 
 def compile_times(layers: int) -> dict[str, float]:

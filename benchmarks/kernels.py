@@ -14,14 +14,12 @@ Where a ratio is above its limit the reason follows. Exits with 1 then.
 from __future__ import annotations
 
 import math
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from measure import Run, medians
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -37,8 +35,6 @@ USED = 400
 GATHERED = "a paged cache is gathered first: the keys and values in use are copied once"
 OVERHEAD = "a call costs a fixed time on top: the dispatcher hands it to Python, which checks the contract"
 
-Run = Callable[[], object]
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -49,19 +45,6 @@ class Pair:
     reference: Run
     limit: float
     why: str = ""
-
-
-def medians(runs: tuple[Run, ...], rounds: int = ROUNDS) -> list[float]:
-    """Median milliseconds of each, run in turns."""
-    samples: list[list[float]] = [[] for _ in runs]
-    for run in runs:
-        run()
-    for _ in range(rounds):
-        for run, sample in zip(runs, samples, strict=True):
-            start = time.perf_counter()
-            run()
-            sample.append((time.perf_counter() - start) * 1e3)
-    return [statistics.median(sample) for sample in samples]
 
 
 def fia(query: Tensor, key: Tensor, value: Tensor, **options: object) -> Run:
@@ -139,7 +122,10 @@ def small_call() -> Pair:
 
 def report(table: Table, dtype: torch.dtype, pair: Pair) -> bool:
     """Measure ``pair`` and add its row; whether it's within its limit."""
-    ours, beside = medians((pair.ours, pair.reference))
+    runs = (pair.ours, pair.reference)
+    for run in runs:
+        run()
+    ours, beside = medians(runs, ROUNDS)
     ratio = ours / beside
     good = ratio <= pair.limit
     shown = f"{ratio:.2f}" if good else f"[red]{ratio:.2f}"

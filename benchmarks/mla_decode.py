@@ -10,25 +10,21 @@ than eager's, and a step's peak memory stays the same when the heads double.
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers as hf
+from measure import Run, medians, peak_bytes
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
 HEADS, HIDDEN, LAYERS = 32, 2048, 2
 CACHES = (2048, 8192)
 STEP_LIMIT, CORE_LIMIT = 8.0, 15.0
-
-Run = Callable[[], object]
 
 
 def model(heads: int) -> Any:
@@ -83,29 +79,6 @@ class Core(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, scale=(NOPE + ROPE) ** -0.5
         )
-
-
-def medians(runs: list[Run], rounds: int) -> list[float]:
-    """Median milliseconds of each, run in turns."""
-    samples: list[list[float]] = [[] for _ in runs]
-    for _ in range(rounds):
-        for run, sample in zip(runs, samples, strict=True):
-            start = time.perf_counter()
-            run()
-            sample.append((time.perf_counter() - start) * 1e3)
-    return [statistics.median(sample) for sample in samples]
-
-
-def peak_bytes(run: Run) -> int:
-    """The most memory that a run has allocated at one time, beyond what was allocated before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        run()
-    current = peak = 0
-    for event in recorded.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            current += event.nbytes()
-            peak = max(peak, current)
-    return peak
 
 
 def step(capacity: int, rounds: int) -> tuple[list[float], float]:

@@ -73,7 +73,8 @@ def run_passes(
     with _timed(timings, "recognise"):
         found = recognise(normalised.graph)
     with _timed(timings, "lower"):
-        outcomes = lower(normalised, found, target, MlaLowering(normalised.graph, target, mla))
+        specialist = MlaLowering(normalised.graph, found.around, target, mla)
+        outcomes = lower(normalised, found, target, specialist)
     with _timed(timings, "paged"):
         notes = dequantise_inside(normalised, target) if int8_inside else ()
         notes += read_in_place(normalised, target)

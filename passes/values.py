@@ -160,9 +160,7 @@ def viewed(read: Operand, target: Any, *args: Any) -> Operand:
 def mutations(graph: fx.Graph) -> Iterator[tuple[fx.Node, int]]:
     """Every write in the graph: the node that writes and the storage it writes to."""
     for node in graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, OpOverload):
-            continue
-        if not node.target._schema.is_mutable:
+        if not _is_mutable(node):
             continue
         for spec, written in given_arguments(node):
             if spec.alias_info is not None and spec.alias_info.is_write:
@@ -174,12 +172,14 @@ def mutations(graph: fx.Graph) -> Iterator[tuple[fx.Node, int]]:
 def written_through(node: fx.Node) -> bool:
     """Whether ``node``, or a view made of it, is written to after it was made."""
     aliases = [user for user in node.users if is_tensor(user) and shares_storage(user, node)]
-    return any(_writes(alias) or written_through(alias) for alias in aliases)
+    return any(
+        (_is_mutable(alias) and not is_call(alias, aten.detach_)) or written_through(alias)
+        for alias in aliases
+    )
 
 
-def _writes(node: fx.Node) -> bool:
-    mutable = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-    return mutable and not is_call(node, aten.detach_)
+def _is_mutable(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 class Writes:

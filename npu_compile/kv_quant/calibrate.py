@@ -10,6 +10,7 @@ from rich.progress import track
 from torch import Tensor
 from transformers import DynamicCache
 
+from ..cache_argument import cache_argument
 from .int8 import channel_scale
 from .scales import KVScales, LayerScales
 
@@ -43,11 +44,12 @@ def calibrate_kv(model: Any, batches: Iterable[Any], progress: bool = True) -> K
     Raises ValueError where ``batches`` is empty.
     """
     ranges: dict[int, tuple[Tensor, Tensor]] = {}
+    name = cache_argument(model.forward)
     total = len(batches) if isinstance(batches, Sized) else None
     for batch in track(batches, "calibrating the K/V cache", total=total, disable=not progress):
         arguments = batch if isinstance(batch, dict) else {"input_ids": batch}
         with torch.no_grad():
-            model(**arguments, cache=RangeRecorder(ranges), use_cache=True)
+            model(**arguments, **{name: RangeRecorder(ranges)}, use_cache=True)
     if not ranges:
         raise ValueError("batches: there is none, or the model caches nothing")
     layers = [tuple(channel_scale(r) for r in ranges[index]) for index in sorted(ranges)]

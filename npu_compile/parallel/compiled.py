@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from transformers.cache_utils import Cache
 
 from npu_compile.passes.context_parallel.config import StepInputs
 
+from ..cache_argument import cache_argument
 from .shards import Shard
 
 
@@ -26,8 +26,7 @@ class CompiledSteps:
     def __init__(self, model: nn.Module, group: ProcessGroup, options: Mapping[str, Any]) -> None:
         self._model = model
         self._device = next(model.parameters()).device
-        parameters = inspect.signature(model.forward).parameters
-        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._cache_name = cache_argument(model.forward)
         self.inputs = StepInputs()
         prefill = {"mode": "prefill", "group": group, "steps": self.inputs}
         decode = {"mode": "decode", "group": group}

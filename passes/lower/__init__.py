@@ -21,7 +21,7 @@ from npu_compile.passes.lower.masks import MaskArguments, MaskLowering
 from npu_compile.passes.lower.outcome import declined, lowered, refused
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined
-from npu_compile.passes.site import AttentionSite, Operand, SiteOutcome
+from npu_compile.passes.site import AttentionSite, SiteOutcome
 from npu_compile.passes.values import aten
 
 
@@ -42,7 +42,7 @@ def lower(
     module: fx.GraphModule, found: Recognition, target: Target, specialist: Specialist | None = None
 ) -> tuple[SiteOutcome, ...]:
     """Rewrite the sites of ``module`` in place; one outcome a site or refusal, in program order."""
-    masks = MaskLowering(module)
+    masks = MaskLowering(module, found.around.writes)
     outcomes: dict[fx.Node, SiteOutcome] = {r.node: refused(r) for r in found.refusals}
     # Last first: a site may read the output of an earlier one, which must still be in the graph then.
     for site in reversed(found.sites):
@@ -69,17 +69,14 @@ def _lower_site(
                 form, notes = specialist.form(site, arguments)
                 site = replace(site, notes=(*site.notes, *notes))
             if form is None:
-                operands = Operands(*(_emit(graph, read) for read in (site.query, site.key, site.value)))
+                reads = (site.query, site.key, site.value)
+                operands = Operands(*(through(graph, read.node, read.views) for read in reads))
                 operands = _with_mean_rows(operands, arguments)
                 form = first_legal(candidates(site, operands, arguments, target), target)
             _replace(site, form, arguments)
     except Declined as reason:
         return declined(site, str(reason), arguments)
     return lowered(site, form, arguments)
-
-
-def _emit(graph: fx.Graph, read: Operand) -> fx.Node:
-    return through(graph, read.node, read.views)
 
 
 def _with_mean_rows(operands: Operands, arguments: MaskArguments) -> Operands:

@@ -118,8 +118,7 @@ def _fia(
     to_layout: Views = HEADS_FIRST if layout == "BSND" else ()
     tensors = {}
     for name, node in (("query", operands.query), ("key", operands.key), ("value", operands.value)):
-        for view, arguments in to_layout:
-            node = call(graph, view, node, *arguments)
+        node = through(graph, node, to_layout)
         if target is not Target.CPU and not is_contiguous(value(node)):
             node = call(graph, aten.contiguous.default, node)
         tensors[name] = node

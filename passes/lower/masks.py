@@ -15,7 +15,7 @@ from npu_compile.passes.mask.meaning import MaskAnalyser, MaskNotExpressible
 from npu_compile.passes.mask.plan import Bound, MaskPlan, plan_mask
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite
-from npu_compile.passes.values import value
+from npu_compile.passes.values import Writes, value
 
 CAUSAL_MASK = "causal_mask_2048"
 
@@ -42,10 +42,10 @@ class MaskArguments:
 class MaskLowering:
     """Emits the mask arguments of a graph's sites; what layers share is emitted once."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, writes: Writes) -> None:
         self._module = module
         self._graph = module.graph
-        self._analyser = MaskAnalyser(module.graph)
+        self._analyser = MaskAnalyser(module.graph, writes)
         self._emitters: dict[torch.device, MaskEmitter] = {}
         self._shared: dict[object, fx.Node] = {}
 

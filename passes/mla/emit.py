@@ -22,8 +22,8 @@ from npu_compile.passes.values import Writes, aten, shape, value
 class Shared:
     """Nodes that all layers of a graph read, each made once; they follow what they read."""
 
-    def __init__(self, graph: fx.Graph) -> None:
-        self._writer = Writer(graph, Writes(graph))
+    def __init__(self, graph: fx.Graph, writes: Writes) -> None:
+        self._writer = Writer(graph, writes)
         self._integers = Integers(self._writer)
         self._made: dict[object, fx.Node] = {}
 

@@ -33,12 +33,14 @@ DEFAULT = MlaOptions()
 class MlaLowering:
     """MLA in one graph: a specialist of the lowering."""
 
-    def __init__(self, graph: fx.Graph, target: Target, options: MlaOptions = DEFAULT) -> None:
+    def __init__(
+        self, graph: fx.Graph, around: Surroundings, target: Target, options: MlaOptions = DEFAULT
+    ) -> None:
         self._graph = graph
         self._target = target
         self._options = options
-        self._around = Surroundings(graph)
-        self._shared = Shared(graph)
+        self._around = around
+        self._shared = Shared(graph, around.writes)
         self._found: dict[fx.Node, MlaSite] = {}
 
     def refine(self, site: AttentionSite) -> AttentionSite:

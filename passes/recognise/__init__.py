@@ -22,8 +22,11 @@ _MATCHERS = (
 
 @dataclass(frozen=True)
 class Recognition:
+    """What was found, and the facts about the graph that it was checked against."""
+
     sites: tuple[AttentionSite, ...]
     refusals: tuple[Refusal, ...]
+    around: Surroundings
 
 
 def recognise(graph: fx.Graph) -> Recognition:
@@ -41,4 +44,4 @@ def recognise(graph: fx.Graph) -> Recognition:
                     sites.append(assemble(parts, around))
             except Declined as declined:
                 refusals.append(Refusal(node, str(declined), form, module_path(node), source(node)))
-    return Recognition(tuple(sites), tuple(refusals))
+    return Recognition(tuple(sites), tuple(refusals), around)

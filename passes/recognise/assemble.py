@@ -61,8 +61,11 @@ def unbatched(rank: int) -> Views:
 
 def operand_value(read: Operand) -> torch.Tensor:
     """The fake value of an operand with its views, without adding them to the graph."""
-    fake = value(read.node)
-    for target, arguments in read.views:
+    return _through(value(read.node), read.views)
+
+
+def _through(fake: torch.Tensor, views: Views) -> torch.Tensor:
+    for target, arguments in views:
         fake = target(fake, *(a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments))
     return fake
 
@@ -148,10 +151,8 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
 
 def _check_result(parts: Parts, result: tuple[Any, ...], dtype: torch.dtype) -> None:
     """The (B, N, Q, D_v) result must have the program's shape and dtype once it is seen through the views."""
-    fake = value(parts.output).new_empty(result, dtype=dtype)
-    for target, arguments in parts.output_views:
-        fake = target(fake, *arguments)
     expected = value(parts.output)
+    fake = _through(expected.new_empty(result, dtype=dtype), parts.output_views)
     if fake.ndim != expected.ndim or not all(map(required_equal, fake.shape, expected.shape)):
         raise Declined(f"the result is broadcast from {tuple(fake.shape)} to {tuple(expected.shape)}")
     if dtype != expected.dtype:

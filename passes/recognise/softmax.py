@@ -77,7 +77,7 @@ def match_softmax(node: fx.Node) -> Parts | None:
         _heads_apart(read, heads) for read in (scores.product.lhs, scores.product.rhs, weighted.rhs)
     )
     for factor in scores.tensor_scales:
-        query = _multiplied(query, factor)
+        query = viewed(query, aten.mul.Tensor, factor)
     query, key, values = _precision_of_values(query, _last_two_swapped(key), values)
     return Parts(
         form="softmax",
@@ -223,10 +223,6 @@ def _last_two_swapped(read: Operand) -> Operand:
     elif read.views[-1] == (aten.transpose.int, (2, 3)):
         return Operand(read.node, read.read_at, read.views[:-1])
     return viewed(read, aten.transpose.int, -2, -1)
-
-
-def _multiplied(query: Operand, factor: fx.Node) -> Operand:
-    return viewed(query, aten.mul.Tensor, factor)
 
 
 def _precision_of_values(query: Operand, key: Operand, values: Operand) -> tuple[Operand, Operand, Operand]:

@@ -79,12 +79,16 @@ def chunked_prefill(family: Family, model: Any, forward: Callable[..., Any]) -> 
 
 def generate_static(family: Family, model: Any, forward: Callable[..., Any]) -> Outputs:
     """Greedy generation from a left-padded batch with a static cache: token ids."""
+    return _generated(model, forward, inputs=ids(), attention_mask=padding("left"))
+
+
+def _generated(model: Any, forward: Callable[..., Any], **inputs: torch.Tensor) -> Outputs:
+    """Greedy tokens with a static cache, with ``forward`` in the place of the model's own."""
     plain = model.forward
     model.forward = forward
     try:
         tokens = model.generate(
-            ids(),
-            attention_mask=padding("left"),
+            **inputs,
             cache_implementation="static",
             max_new_tokens=STEPS,
             do_sample=False,
@@ -131,19 +135,7 @@ def generate_seq2seq(family: Family, model: Any, forward: Callable[..., Any]) ->
     inputs = {"input_features": torch.randn(BATCH, 8, 34, generator=torch.Generator().manual_seed(2))}
     if family.kind != "speech":
         inputs = {"input_ids": ids(), "attention_mask": padding("right")}
-    plain = model.forward
-    model.forward = forward
-    try:
-        tokens = model.generate(
-            **inputs,
-            cache_implementation="static",
-            max_new_tokens=STEPS,
-            do_sample=False,
-            disable_compile=True,
-        )
-    finally:
-        model.forward = plain
-    return [tokens]
+    return _generated(model, forward, **inputs)
 
 
 CASES: dict[str, tuple[Case, ...]] = {

@@ -33,8 +33,9 @@ def lowered(
     """The lowered graph, which obeys the rules of the IR, and what became of its sites."""
     ensure_graph_ops()
     module = aten_graph(function, *tensors)
-    specialist = MlaLowering(module.graph, target, MlaOptions(choice, most, fusions))
-    outcomes = lower(module, recognise(module.graph), target, specialist)
+    found = recognise(module.graph)
+    specialist = MlaLowering(module.graph, found.around, target, MlaOptions(choice, most, fusions))
+    outcomes = lower(module, found, target, specialist)
     verify(module.graph)
     return module, outcomes
 

@@ -13,12 +13,14 @@ from torch._ops import OpOverload
 from npu_compile.kernels.cpu import CPU_KERNELS
 from npu_compile.kernels.register import ensure_npu_ops
 
-from . import fusion_attention
 from .aten import find, register
 from .contract import checker
+from .fusion_attention import npu_fusion_attention_v3
 from .kernel import Kernel
 
 FIA = ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2")
+
+FUSION_V3 = "npu_fusion_attention_v3"
 
 
 def install() -> None:
@@ -30,8 +32,7 @@ def install() -> None:
         out = Kernel(operator(f"{name}.out"), _writing_out(name), mutates=("out",), check=checker(name))
         register(f"npu::{name}.out", out)
         register(f"npu::_{name}_get_max_workspace", _workspace)
-    for name, function in fusion_attention.KERNELS.items():
-        register(f"npu::{name}", Kernel(operator(name), function))
+    register(f"npu::{FUSION_V3}", Kernel(operator(FUSION_V3), npu_fusion_attention_v3))
     register("npu::_npu_dtype_cast", Kernel(operator("_npu_dtype_cast"), _dtype_cast))
 
 
