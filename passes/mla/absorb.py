@@ -19,6 +19,7 @@ from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.mla.emit import Shared, contiguous, emit, queries
 from npu_compile.passes.mla.kept_keys import gathered, kept_first
+from npu_compile.passes.mla.key_bias import shared_bias, with_bias
 from npu_compile.passes.mla.pages import block_size, block_table, in_blocks
 from npu_compile.passes.mla.products import latent_query, to_values
 from npu_compile.passes.mla.site import MlaSite
@@ -46,11 +47,15 @@ def absorbed(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared,
     ``fuse``: the product with W_UV is npu_transpose_batchmatmul where that is legal.
 
     Raises:
-        Declined: the mask can't be said beside latents of one head.
+        Declined: mask or bias can't be said beside latents of one head.
     """
     graph, scores = mla.attention.output.graph, mla.attention.scores
-    latents = _latents(graph, mla, masks, shared)
+    bias = shared_bias(graph, mla, masks, target)
     nope, rope = queries(graph, mla, masks.mean_rows)
+    key_rope = emit(graph, mla.key_rope)
+    if bias is not None:
+        rope, key_rope = with_bias(graph, shared, mla, bias, rope, key_rope)
+    latents = _latents(graph, mla, masks, shared, key_rope)
     query = latent_query(graph, shared, mla, nope)
     heads = scores.heads if target is Target.CPU else _legal_heads(scores.heads)
     tensors = {
@@ -77,11 +82,9 @@ def absorbed(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared,
     return CallForm(FIA_V2, tensors, plain, own + to_values(graph, shared, mla, target, fuse), notes)
 
 
-def _latents(graph: fx.Graph, mla: MlaSite, masks: MaskArguments, shared: Shared) -> Latents:
+def _latents(graph: fx.Graph, mla: MlaSite, masks: MaskArguments, shared: Shared, rope: fx.Node) -> Latents:
     """The latents with the mask in the modes that they go with: lengths; 3 or 4 for several tokens."""
-    if "pse_shift" in masks.tensors:
-        raise Declined("attention over latents takes no bias on the scores")
-    latent, rope, scores = emit(graph, mla.latent), emit(graph, mla.key_rope), mla.attention.scores
+    latent, scores = emit(graph, mla.latent), mla.attention.scores
     lengths = masks.tensors.get("actual_seq_lengths_kv")
     mask, mode = masks.tensors.get("atten_mask"), masks.plain["sparse_mode"]
     tensors = {} if lengths is None else {"actual_seq_kvlen": lengths}

@@ -101,13 +101,3 @@ def test_a_causal_mask_over_a_cache_is_a_length(queries: int, seen: int) -> None
     keep = torch.arange(S)[None, :] <= torch.arange(queries)[:, None] + seen
     wanted = oracle(query, latent, rope, weight, keep.expand(B, -1, -1))
     torch.testing.assert_close(run(module, *tensors), wanted, rtol=0, atol=1e-10)
-
-
-def test_a_bias_on_the_scores_is_expanded() -> None:
-    def biased(query: Tensor, latent: Tensor, rope: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return masked(query, latent, rope, weight, bias)
-
-    tensors = (*inputs(torch.float64, 1), random(B, N, 1, S, dtype=torch.float64))
-    module, (outcome,) = lowered(biased, *tensors, choice="absorb")
-    assert len(calls(module, FIA)) == 1 and "bias" in outcome.notes[1]
-    torch.testing.assert_close(run(module, *tensors), biased(*tensors), rtol=0, atol=1e-10)
