@@ -82,6 +82,8 @@ class AttentionSite:
     value_head_dim: int
     scale: float
     masks: tuple[MaskTerm, ...] = ()
+    sink: Operand | None = None
+    """Broadcasts to (B, N, Q, 1): a logit that joins each row's softmax sum and has no value."""
     softmax_dtype: Any = None
     """dtype in which the program computes the scores; finite mask fills are judged in it."""
     cache: Literal["none", "static", "dynamic"] = "none"

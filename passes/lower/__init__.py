@@ -19,6 +19,8 @@ from npu_compile.passes.lower.forms import CallForm, Operands, candidates, throu
 from npu_compile.passes.lower.legality import first_legal
 from npu_compile.passes.lower.masks import MaskArguments, MaskLowering
 from npu_compile.passes.lower.outcome import declined, lowered, refused
+from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.lower.sinks import joined_by_sink, sink_candidates
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, SiteOutcome
@@ -43,10 +45,11 @@ def lower(
 ) -> tuple[SiteOutcome, ...]:
     """Rewrite the sites of ``module`` in place; one outcome a site or refusal, in program order."""
     masks = MaskLowering(module, found.around.writes)
+    shared = Shared(module.graph, found.around.writes)
     outcomes: dict[fx.Node, SiteOutcome] = {r.node: refused(r) for r in found.refusals}
     # Last first: a site may read the output of an earlier one, which must still be in the graph then.
     for site in reversed(found.sites):
-        outcomes[site.output] = _lower_site(site, masks, target, specialist)
+        outcomes[site.output] = _lower_site(site, masks, shared, target, specialist)
     if specialist is not None:
         specialist.finish()
     ordered = [outcomes[node] for node in sorted(outcomes)]
@@ -56,7 +59,7 @@ def lower(
 
 
 def _lower_site(
-    site: AttentionSite, masks: MaskLowering, target: Target, specialist: Specialist | None
+    site: AttentionSite, masks: MaskLowering, shared: Shared, target: Target, specialist: Specialist | None
 ) -> SiteOutcome:
     graph = site.output.graph
     arguments = None
@@ -64,7 +67,7 @@ def _lower_site(
         arguments = masks.arguments(site)
         with graph.inserting_before(site.output):
             form = None
-            if specialist is not None:
+            if specialist is not None and site.sink is None:
                 site = specialist.refine(site)
                 form, notes = specialist.form(site, arguments)
                 site = replace(site, notes=(*site.notes, *notes))
@@ -72,7 +75,10 @@ def _lower_site(
                 reads = (site.query, site.key, site.value)
                 operands = Operands(*(through(graph, read.node, read.views) for read in reads))
                 operands = _with_mean_rows(operands, arguments)
-                form = first_legal(candidates(site, operands, arguments, target), target)
+                forms = candidates(site, operands, arguments, target)
+                if site.sink is not None:
+                    forms = sink_candidates(site, operands, arguments, target, shared)
+                form = first_legal(forms, target)
             _replace(site, form, arguments)
     except Declined as reason:
         return declined(site, str(reason), arguments)
@@ -94,6 +100,8 @@ def _replace(site: AttentionSite, form: CallForm, arguments: MaskArguments) -> N
     fused, result = form.emit(graph)
     if form.expanded_from is not None:
         fused.meta["expanded_from"] = form.expanded_from
+    if form.late_sink is not None:
+        result = joined_by_sink(graph, fused, result, form.late_sink)
     if arguments.void_rows is not None:
         result = call(graph, aten.masked_fill.Scalar, result, arguments.void_rows, arguments.void)
     result = through(graph, result, site.output_views)

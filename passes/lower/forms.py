@@ -30,8 +30,9 @@ FIA = "npu_fused_infer_attention_score"
 class CallForm:
     """One operator call: tensors and plain arguments by name.
 
-    ``to_bnsd`` are the views from the operator's output to (B, N, Q, D_v). ``expanded_from`` is the MLA
-    site whose latents key and value are made of, for passes that would rather move latents.
+    ``to_bnsd`` are the views from the operator's output to (B, N, Q, D_v). ``late_sink`` is a sink that the
+    operator isn't given: it joins afterwards, by the log-sum-exp. ``expanded_from`` is the MLA site whose
+    latents key and value are made of, for passes that would rather move latents.
     """
 
     op: str
@@ -39,6 +40,7 @@ class CallForm:
     plain: dict[str, Any]
     to_bnsd: Views = ()
     notes: tuple[str, ...] = ()
+    late_sink: fx.Node | None = None
     expanded_from: Any = None
 
     def emit(self, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:

@@ -15,7 +15,7 @@ from npu_compile.passes.mask.meaning import MaskAnalyser, MaskNotExpressible
 from npu_compile.passes.mask.plan import Bound, MaskPlan, plan_mask
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite
-from npu_compile.passes.values import Writes, value
+from npu_compile.passes.values import Writes, aten, value
 
 CAUSAL_MASK = "causal_mask_2048"
 
@@ -59,7 +59,7 @@ class MaskLowering:
             meaning = self._analyser.analyse(site.masks, site.scores, site.softmax_dtype)
         except MaskNotExpressible as error:
             raise Declined(str(error)) from error
-        plan = plan_mask(meaning, site.scores)
+        plan = plan_mask(meaning, site.scores, zero_if_empty=site.sink is not None)
         device = value(site.query.node).device
         emitter = self._emitters.setdefault(device, MaskEmitter(self._analyser, device))
         tensors: dict[str, fx.Node] = {}
@@ -74,17 +74,24 @@ class MaskLowering:
         plain: dict[str, Any] = {"sparse_mode": plan.sparse_mode}
         if plan.sparse_mode == 4:
             plain |= {"pre_tokens": plan.pre_tokens, "next_tokens": plan.next_tokens}
-        hand_written = site.form == "softmax"
-        void_rows = emitter.emit_void_rows(plan) if hand_written or plan.patch_void_rows else None
-        return MaskArguments(
-            tensors,
-            plain,
-            plan.words,
-            _lengths_in_words(plan),
-            mean_rows=emitter.emit_empty_rows(plan),
-            void_rows=void_rows,
-            void=float("nan") if hand_written else 0.0,
-        )
+        rows = self._rows_beside_sink(emitter, plan) if site.sink is not None else _rows(emitter, plan, site)
+        return MaskArguments(tensors, plain, plan.words, _lengths_in_words(plan), **rows)
+
+    def _rows_beside_sink(self, emitter: MaskEmitter, plan: MaskPlan) -> dict[str, Any]:
+        """With nothing to attend the sink takes all of the softmax, and the row is 0, not the mean of V."""
+        rows = emitter.emit_empty_rows(plan)
+        if plan.patch_void_rows:
+            rows = self._either(rows, emitter.emit_void_rows(plan))
+        return {"void_rows": rows}
+
+    def _either(self, a: fx.Node | None, b: fx.Node | None) -> fx.Node | None:
+        if a is None or b is None:
+            return a or b
+        return self._once(("either", a, b), lambda: self._after(max(a, b), aten.logical_or.default, a, b))
+
+    def _after(self, node: fx.Node, target: Any, *args: Any) -> fx.Node:
+        with self._graph.inserting_after(node):
+            return call(self._graph, target, *args)
 
     def _causal_mask(self, device: torch.device) -> fx.Node:
         """The 2048 x 2048 triangle that modes 2 to 4 take, one per device."""
@@ -103,11 +110,8 @@ class MaskLowering:
     def _on_host(self, lengths: fx.Node) -> fx.Node:
         """The one copy of ``lengths`` to the host that all layers read."""
 
-        def emit() -> fx.Node:
-            with self._graph.inserting_after(lengths):
-                return call(self._graph, torch.ops.ascend_fia.host_lengths.default, lengths)
-
-        return self._once(("host", lengths), emit)
+        target = torch.ops.ascend_fia.host_lengths.default
+        return self._once(("host", lengths), lambda: self._after(lengths, target, lengths))
 
     def _once(self, key: object, emit: Any) -> fx.Node:
         if key not in self._shared:
@@ -117,6 +121,16 @@ class MaskLowering:
 
 def _first_call(graph: fx.Graph) -> fx.Node:
     return next(node for node in graph.nodes if node.op != "placeholder")
+
+
+def _rows(emitter: MaskEmitter, plan: MaskPlan, site: AttentionSite) -> dict[str, Any]:
+    """The rows that the operator doesn't compute as the program does."""
+    hand_written = site.form == "softmax"
+    return {
+        "mean_rows": emitter.emit_empty_rows(plan),
+        "void_rows": emitter.emit_void_rows(plan) if hand_written or plan.patch_void_rows else None,
+        "void": float("nan") if hand_written else 0.0,
+    }
 
 
 def _lengths_in_words(plan: MaskPlan) -> str:

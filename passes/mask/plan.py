@@ -63,13 +63,16 @@ class MaskPlan:
     scores: ScoreShape
 
 
-def plan_mask(meaning: MaskMeaning, scores: ScoreShape) -> MaskPlan:
-    """The cheapest arguments that mean exactly ``meaning``."""
-    return _Planner(meaning, scores).plan()
+def plan_mask(meaning: MaskMeaning, scores: ScoreShape, zero_if_empty: bool = False) -> MaskPlan:
+    """The cheapest arguments that mean exactly ``meaning``.
+
+    ``zero_if_empty``: a row with nothing to attend gives 0 whatever its masked scores hold, as beside a sink.
+    """
+    return _Planner(meaning, scores, zero_if_empty).plan()
 
 
 class _Planner:
-    def __init__(self, meaning: MaskMeaning, scores: ScoreShape) -> None:
+    def __init__(self, meaning: MaskMeaning, scores: ScoreShape, zero_if_empty: bool) -> None:
         self._meaning = meaning
         self._scores = scores
         self._prover: Prover = meaning.prover
@@ -77,7 +80,8 @@ class _Planner:
         self._one_row = self._query == Linear(1)
         self._empty: Literal["zero", "mean"] | None = None
         if meaning.maybe_empty_rows:
-            self._empty = "zero" if meaning.dropped == "inf" and not meaning.at_run_time else "mean"
+            zero = meaning.dropped == "inf" or zero_if_empty
+            self._empty = "zero" if zero and not meaning.at_run_time else "mean"
         if meaning.by_head:
             self._empty = "mean"
 

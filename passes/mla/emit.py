@@ -2,80 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
 from torch import fx
 
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.forms import is_contiguous, through
-from npu_compile.passes.mask.integers import Integers
-from npu_compile.passes.mask.linear import size
-from npu_compile.passes.mask.writer import Writer
+from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.mla.site import HeadRows, MlaSite
-from npu_compile.passes.recognise.assemble import Declined
-from npu_compile.passes.site import Dim, Operand
-from npu_compile.passes.values import Writes, aten, shape, value
+from npu_compile.passes.site import Operand
+from npu_compile.passes.values import aten, shape, value
 
-
-class Shared:
-    """Nodes that all layers of a graph read, each made once; they follow what they read."""
-
-    def __init__(self, graph: fx.Graph, writes: Writes) -> None:
-        self._writer = Writer(graph, writes)
-        self._integers = Integers(self._writer)
-        self._made: dict[object, fx.Node] = {}
-
-    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        return self._writer.call(target, *args, **kwargs)
-
-    def once(self, key: object, make: Callable[[], fx.Node]) -> fx.Node:
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
-
-    def number(self, dim: Dim) -> Any:
-        """A size as an ``int``, or as a node where it is symbolic.
-
-        Raises:
-            Declined: no tensor of the graph has this size.
-        """
-        try:
-            return self._integers.number(size(dim))
-        except LookupError as error:
-            raise Declined(str(error)) from error
-
-    def compute(self, function: Callable[..., Any], *numbers: Any) -> Any:
-        """``function`` of sizes: an ``int`` where all of them are, a node otherwise."""
-        if all(isinstance(number, int) for number in numbers):
-            return function(*numbers)
-        return self.once((function, numbers), lambda: self.call(function, *numbers))
-
-    def host_lengths(self, lengths: fx.Node) -> fx.Node:
-        """``lengths`` on the host."""
-        target = torch.ops.ascend_fia.host_lengths.default
-        return self.once(("host", lengths), lambda: self.call(target, lengths))
-
-    def equal_lengths(self, batch: Dim, length: Dim) -> fx.Node:
-        """(B,) int64 on the host: the same length for every request."""
-
-        def make() -> fx.Node:
-            sizes = [self.number(batch)], self.number(length)
-            return self.call(aten.full.default, *sizes, dtype=torch.int64, device="cpu")
-
-        return self.host_lengths(self.once(("equal", str(batch), str(length)), make))
-
-    def cumulative_lengths(self, batch: Dim, length: Dim) -> fx.Node:
-        """(B,) int64 on the host: where each of B packed requests of one length ends."""
-
-        def make() -> fx.Node:
-            counts = self.call(
-                aten.full.default, [self.number(batch)], self.number(length), dtype=torch.int64, device="cpu"
-            )
-            return self.call(aten.cumsum.default, counts, 0)
-
-        return self.host_lengths(self.once(("cumulative", str(batch), str(length)), make))
+__all__ = ["Shared", "contiguous", "emit", "head_weights", "queries"]
 
 
 def emit(graph: fx.Graph, read: Operand) -> fx.Node:

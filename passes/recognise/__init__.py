@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from npu_compile.passes.flex.attention import is_flex_attention
 from npu_compile.passes.recognise.assemble import Declined, Surroundings, assemble
+from npu_compile.passes.recognise.flex import match_flex
 from npu_compile.passes.recognise.opaque import is_opaque, match_opaque
 from npu_compile.passes.recognise.sdpa import is_sdpa, match_sdpa
 from npu_compile.passes.recognise.softmax import is_softmax, match_softmax
@@ -17,6 +19,7 @@ _MATCHERS = (
     ("sdpa", is_sdpa, match_sdpa),
     ("softmax", is_softmax, match_softmax),
     ("fused", is_opaque, match_opaque),
+    ("flex", is_flex_attention, match_flex),
 )
 
 

@@ -32,6 +32,7 @@ class Parts:
     scale: float
     masks: tuple[MaskTerm, ...]
     softmax_dtype: torch.dtype
+    sink: Operand | None = None
     autocast: torch.dtype | None = None
     """What autocast makes of the operands when the program runs; None where it does nothing."""
 
@@ -118,9 +119,12 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
         raise Declined("query, key and value have different dtypes: " + ", ".join(str(d) for d in dtypes))
     if not dtypes[0].is_floating_point:
         raise Declined(f"{dtypes[0]} attention has no fused operator")
+    if parts.sink is not None:
+        _check_sink(parts.sink, (batch, heads, q_len))
     _check_result(parts, (batch, heads, q_len, value_dim), dtypes[0])
-    for name, read in (("query", query), ("key", key), ("value", value_)):
-        if (write := around.writes.between(read, parts.output)) is not None:
+    reads = (("query", query), ("key", key), ("value", value_), ("attention sink", parts.sink))
+    for name, read in reads:
+        if read is not None and (write := around.writes.between(read, parts.output)) is not None:
             raise Declined(
                 f"the {name} is overwritten ({write.name}) before the attention output is computed"
             )
@@ -142,11 +146,18 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
         value_head_dim=value_dim,
         scale=parts.scale,
         masks=parts.masks,
+        sink=parts.sink,
         softmax_dtype=parts.softmax_dtype,
         cache=cache_kind(key, around.writes, around.inputs),
         module_path=module_path(parts.output),
         source=source(parts.output),
     )
+
+
+def _check_sink(sink: Operand, rows: tuple[Any, ...]) -> None:
+    own = operand_shape(sink)
+    if len(own) != 4 or not all(same(a, 1) or same(a, b) for a, b in zip(own, rows, strict=False)):
+        raise Declined(f"the attention sink {own} does not fit scores of {rows} rows")
 
 
 def _check_result(parts: Parts, result: tuple[Any, ...], dtype: torch.dtype) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from npu_compile.passes.recognise.row_maximum import row_maximum
 from npu_compile.passes.site import MaskTerm
 from npu_compile.passes.values import (
     argument,
@@ -16,6 +17,7 @@ from npu_compile.passes.values import (
     is_call,
     is_tensor,
     node_input,
+    same,
     same_shape,
     same_value_input,
     shape,
@@ -31,13 +33,16 @@ _UNKNOWN_FILL = "masked scores get a value that is not known when compiling"
 class Step:
     """``node`` is made of ``scores`` by a scale, a mask, a reshape, or something that can't be fused.
 
-    ``floor``: scores below this number become it.
+    ``floor``: scores below this number become it. ``sink``: (..., 1), a logit that joins each row as its
+    last key. ``beside``: nodes that read ``scores`` for nothing but this step.
     """
 
     scores: fx.Node
     scale: float | fx.Node = 1.0
     mask: MaskTerm | None = None
     floor: float | None = None
+    sink: fx.Node | None = None
+    beside: tuple[fx.Node, ...] = ()
     obstacle: str | None = None
 
 
@@ -138,8 +143,25 @@ def _added(node: fx.Node) -> Iterator[Step]:
 
 
 def _subtracted(node: fx.Node) -> Iterator[Step]:
-    if is_tensor(node.args[0]):
-        yield Step(node.args[0], obstacle="a tensor is subtracted from the scores")
+    scores, other = node.args[:2]
+    if not is_tensor(scores):
+        return
+    readers = row_maximum(scores, other, node) if argument(node, 2, "alpha", 1) == 1 else None
+    if readers is not None:
+        yield Step(scores, beside=readers)
+    else:
+        yield Step(scores, obstacle="a tensor is subtracted from the scores")
+
+
+def _joined(node: fx.Node) -> Iterator[Step]:
+    """cat([scores, sink]) along the keys."""
+    tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", 0)
+    if dim in (-1, len(shape(node)) - 1) and len(tensors) == 2 and all(map(is_tensor, tensors)):
+        scores, sink = tensors
+        if same(shape(sink)[-1], 1):
+            yield Step(scores, sink=sink)
+        else:
+            yield Step(scores, obstacle="the scores are put beside other scores")
 
 
 def _filled(node: fx.Node) -> Iterator[Step]:
@@ -198,6 +220,7 @@ _RULES: tuple[tuple[tuple[Any, ...], Callable[[fx.Node], Iterator[Step]]], ...] 
     ((aten.masked_fill, aten.masked_fill_), _filled),
     ((aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf), _selected),
     ((aten.maximum.default, aten.max.other), _bounded),
+    ((aten.cat.default,), _joined),
     (
         (aten.tanh, aten.tanh_),
         _obstructed("the scores are soft-capped (tanh), which the fused operator does not do"),

@@ -8,7 +8,6 @@ another reader, who would then still need it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,40 +15,21 @@ from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined, Parts, batched, operand_shape, unbatched
 from npu_compile.passes.recognise.probabilities import weighted_by
-from npu_compile.passes.recognise.product import Product, match_product
-from npu_compile.passes.recognise.score_steps import Step, steps_to
-from npu_compile.passes.site import MaskTerm, Operand, Views
+from npu_compile.passes.recognise.product import Product
+from npu_compile.passes.recognise.scores import Scores, scores_of
+from npu_compile.passes.site import Operand, Views
 from npu_compile.passes.values import (
     argument,
     aten,
     is_call,
     node_input,
-    only_user,
     same,
-    same_shape,
     seen_through,
     shape,
     swapped_dims,
     value,
     viewed,
 )
-
-_MAX_STEPS = 24
-_FLAT_HEADS = "a mask or scale is given per batch and head in one dimension"
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What goes into the softmax: a product, and what was done to it since, in program order."""
-
-    product: Product
-    scale: float = 1.0
-    tensor_scales: tuple[fx.Node, ...] = ()
-    masks: tuple[MaskTerm, ...] = ()
-    mask_dtype: torch.dtype | None = None
-    wide: tuple[Any, ...] | None = None
-    """The (B, N, Q, K) shape that the scores have had on the way, if any."""
-    obstacle: str | None = None
 
 
 def is_softmax(node: fx.Node) -> bool:
@@ -63,12 +43,12 @@ def match_softmax(node: fx.Node) -> Parts | None:
     Raises:
         Declined: a product of activations goes in and out, but it can't be fused.
     """
-    scores = _scores(node.args[0], node, _MAX_STEPS)
+    scores = scores_of(node.args[0], node)
     if scores is None:
         return None
-    weighted = weighted_by(node)
     if scores.obstacle is not None:
         raise Declined(scores.obstacle)
+    weighted = weighted_by(node, has_sink=scores.sink is not None)
     if not _agrees(scores, weighted):
         raise Declined("the axes of the scores are used in another order than batch, heads, queries, keys")
     heads = scores.wide[:2] if scores.wide is not None else None
@@ -88,6 +68,7 @@ def match_softmax(node: fx.Node) -> Parts | None:
         value=batched(values),
         scale=scores.scale,
         masks=scores.masks,
+        sink=None if scores.sink is None else batched(scores.sink),
         softmax_dtype=scores.mask_dtype or value(node).dtype,
         autocast=_autocast(scores.product) or _autocast(weighted),
     )
@@ -97,29 +78,6 @@ def _autocast(product: Product) -> torch.dtype | None:
     """The dtype that a product has under autocast where its operands have another one."""
     dtype = value(product.node).dtype
     return dtype if value(product.rhs.node).dtype != dtype else None
-
-
-def _scores(node: Any, reader: fx.Node, steps_left: int) -> Scores | None:
-    """How ``node`` is made of a product of activations; None if it isn't."""
-    if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor) or steps_left == 0:
-        return None
-    product = match_product(node)
-    if product is not None:
-        found = Scores(product, product.scale, wide=shape(node) if len(shape(node)) == 4 else None)
-        if product.added is not None:
-            found = _then(found, Step(node, mask=product.added), node)
-    else:
-        for step in steps_to(node):
-            inner = _scores(step.scores, node, steps_left - 1)
-            if inner is not None:
-                found = _then(inner, step, node)
-                break
-        else:
-            return None
-    if only_user(node) is not reader:
-        others = ", ".join(user.name for user in node.users if user is not reader)
-        return replace(found, obstacle=found.obstacle or f"the scores are also used by {others}")
-    return found
 
 
 def _agrees(scores: Scores, weighted: Product) -> bool:
@@ -140,49 +98,6 @@ def _agrees(scores: Scores, weighted: Product) -> bool:
         and keys not in dims
         and weighted.lhs.views == swaps
     )
-
-
-def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
-    """``done`` followed by one more step, which makes ``node``."""
-    if step.obstacle is not None:
-        return replace(done, obstacle=done.obstacle or step.obstacle)
-    if (step.mask is not None or isinstance(step.scale, fx.Node)) and _regrouped(done, node):
-        return replace(done, obstacle="a mask or scale is applied where batch and heads are regrouped")
-    if step.floor is not None:
-        if any(term.kind == "add" for term in done.masks):
-            return replace(done, obstacle="the scores are clamped after a mask was added")
-        raised = tuple(replace(term, fill=max(term.fill, step.floor)) for term in done.masks)
-        done = replace(done, masks=raised)
-    elif step.mask is not None:
-        term = step.mask
-        if len(shape(node)) == 3 and done.wide is not None and _per_flat_head(term.node):
-            return replace(done, obstacle=_FLAT_HEADS)
-        done = replace(done, masks=(*done.masks, term), mask_dtype=value(node).dtype)
-    elif isinstance(step.scale, fx.Node) or step.scale != 1.0:
-        if done.masks:
-            return replace(done, obstacle="the scores are scaled after a mask was added")
-        if isinstance(step.scale, fx.Node):
-            if len(shape(node)) == 3 and done.wide is not None and _per_flat_head(step.scale):
-                return replace(done, obstacle=_FLAT_HEADS)
-            done = replace(done, tensor_scales=(*done.tensor_scales, step.scale))
-        else:
-            done = replace(done, scale=done.scale * step.scale)
-    if done.wide is None and len(shape(node)) == 4:
-        if any(map(_per_flat_head, (*(term.node for term in done.masks), *done.tensor_scales))):
-            return replace(done, obstacle=_FLAT_HEADS)
-        done = replace(done, wide=shape(node))
-    return done
-
-
-def _per_flat_head(node: fx.Node | None) -> bool:
-    """A mask or scale (B*N, Q, K), which doesn't broadcast to scores of four dimensions."""
-    return node is not None and len(shape(node)) == 3 and not same(shape(node)[0], 1)
-
-
-def _regrouped(done: Scores, node: fx.Node) -> bool:
-    """Whether ``node`` has four dimensions as the scores have had, but another batch and head count."""
-    own = shape(node)
-    return done.wide is not None and len(own) == 4 and not same_shape(own[:2], done.wide[:2])
 
 
 def _heads_apart(read: Operand, heads: tuple[Any, ...] | None) -> Operand:

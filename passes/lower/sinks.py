@@ -1,0 +1,99 @@
+"""Attention sinks: logits that join each row's softmax sum and have no value.
+
+FIA v2 takes them as ``learnable_sink`` (N,), packed (TND) only. Everywhere else they are put in afterwards,
+which is exact: with the log-sum-exp ``lse`` of a row without its sink,
+
+    sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink)) = out * sigmoid(lse - sink)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import fx
+
+from npu_compile.kernels.targets import Target
+from npu_compile.passes.emit_node import call
+from npu_compile.passes.lower.forms import CallForm, Operands, candidates, is_contiguous, through
+from npu_compile.passes.lower.masks import MaskArguments
+from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.site import AttentionSite, Views
+from npu_compile.passes.values import HEADS_FIRST, aten, is_call, node_input, same, shape, value
+
+FIA_V2 = "npu_fused_infer_attention_score_v2"
+
+
+def sink_candidates(
+    site: AttentionSite, operands: Operands, masks: MaskArguments, target: Target, shared: Shared
+) -> Iterator[CallForm]:
+    """Forms of a site with a sink, to try in order: packed where nothing is copied for it but a prompt."""
+    assert site.sink is not None
+    graph = site.output.graph
+    sink = through(graph, site.sink.node, site.sink.views)
+    mode = _packed_mode(site, masks)
+    if mode is not None and (logits := _per_head(sink, site.scores.heads)) is not None:
+        yield _packed(site, operands, logits, masks, mode, shared)
+    for form in candidates(site, operands, masks, target):
+        yield replace(
+            form,
+            plain={**form.plain, "softmax_lse_flag": True},
+            notes=(*form.notes, "the sink joins by the log-sum-exp"),
+            late_sink=sink,
+        )
+
+
+def joined_by_sink(graph: fx.Graph, fused: fx.Node, result: fx.Node, sink: fx.Node) -> fx.Node:
+    """The (B, N, Q, D_v) result without the share of the softmax that ``sink`` takes."""
+    lse = call(graph, operator.getitem, fused, 1)
+    kept = call(graph, aten.sigmoid.default, call(graph, aten.sub.Tensor, lse, sink))
+    product = call(graph, aten.mul.Tensor, result, kept)
+    wanted = value(result).dtype
+    return product if value(product).dtype == wanted else call(graph, aten.to.dtype, product, wanted)
+
+
+def _per_head(sink: fx.Node, heads: int) -> fx.Node | None:
+    """(N,) from a sink that is the same for all rows of a head, or None."""
+    while is_call(sink, aten.expand.default):
+        sink = node_input(sink)
+    own = shape(sink)
+    if len(own) != 4 or own[1] != heads or any(not same(own[dim], 1) for dim in (0, 2, 3)):
+        return None
+    return call(sink.graph, aten.reshape.default, sink, [-1])
+
+
+def _packed_mode(site: AttentionSite, masks: MaskArguments) -> int | None:
+    """The sparse_mode with which all tokens of all requests can be packed; None if they can't or needn't."""
+    mode = int(masks.plain["sparse_mode"])
+    if set(masks.tensors) - {"atten_mask"} or not same(site.scores.query, site.scores.key):
+        return None
+    if same(site.scores.query, 1) or (mode < 2 and "atten_mask" in masks.tensors):
+        return None
+    return 3 if mode == 2 else mode
+
+
+def _packed(
+    site: AttentionSite, operands: Operands, sink: fx.Node, masks: MaskArguments, mode: int, shared: Shared
+) -> CallForm:
+    """TND: the tokens of all requests on one axis."""
+    graph, scores = site.output.graph, site.scores
+    tensors = dict(masks.tensors)
+    for name in ("query", "key", "value"):
+        node = call(graph, aten.transpose.int, getattr(operands, name), 1, 2)
+        node = call(graph, aten.reshape.default, node, [-1, *shape(node)[2:]])
+        tensors[name] = node if is_contiguous(value(node)) else call(graph, aten.contiguous.default, node)
+    lengths = shared.cumulative_lengths(scores.batch, scores.query)
+    tensors |= {"actual_seq_qlen": lengths, "actual_seq_kvlen": lengths, "learnable_sink": sink}
+    plain: dict[str, Any] = {
+        "num_query_heads": scores.heads,
+        "num_key_value_heads": site.num_key_value_heads,
+        "softmax_scale": site.scale,
+        "input_layout": "TND",
+        **masks.plain,
+        "sparse_mode": mode,
+    }
+    sizes = [scores.batch, scores.query, scores.heads, site.value_head_dim]
+    to_bnsd: Views = ((aten.view.default, (sizes,)), *HEADS_FIRST)
+    return CallForm(FIA_V2, tensors, plain, to_bnsd)
