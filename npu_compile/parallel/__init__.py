@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .model import ContextParallelModel, context_parallel
+    from .sharded_model import plain_model
     from .tensor import tensor_parallel
 
-__all__ = ["ContextParallelModel", "context_parallel", "tensor_parallel"]
+__all__ = ["ContextParallelModel", "context_parallel", "plain_model", "tensor_parallel"]
 
-_HOMES = {"ContextParallelModel": ".model", "context_parallel": ".model", "tensor_parallel": ".tensor"}
+_HOMES = {
+    "ContextParallelModel": ".model",
+    "context_parallel": ".model",
+    "plain_model": ".sharded_model",
+    "tensor_parallel": ".tensor",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,10 +17,12 @@ from npu_compile.passes.context_parallel.collectives import AllGather
 from .cache import CacheStep, rows_for, sharded_cache, sharded_layers
 from .compiled import CompiledSteps
 from .exchange import exchange_fresh, keep_own, plan_exchange, store_own
+from .fingerprint import fingerprint
 from .group import GroupLike, agree, agree_on_tokens, named, resolve
 from .layout.interleave import Interleave
 from .layout.zigzag import Zigzag, too_short
 from .metadata import decode_metadata, prefill_metadata
+from .sharded_model import is_sharded, plain_model
 from .shards import Prompts, padded_batch, shard_of, token_lists
 from .supported import unsupported
 
@@ -40,7 +42,9 @@ def context_parallel(
     Every rank of the job calls this, and then the same methods with the same prompts.
 
     Args:
-        model: a decoder-only Hugging Face model with sdpa attention, the same weights on every rank.
+        model: a decoder-only Hugging Face model with sdpa attention, the same weights on every rank of
+            ``group``. One that transformers has sharded by its ``tp_plan`` is read as
+            :func:`~npu_compile.parallel.sharded_model.plain_model` has it.
         group: a process group, a one-dim mesh such as ``mesh["cp"]``, or None for all ranks.
         max_length: the most tokens a sequence can have.
         interleave: cached tokens that stand on a rank in a row.
@@ -54,10 +58,13 @@ def context_parallel(
     if reason:
         raise AscendFiaError("model", type(model).__name__, f"can't run context parallel: {reason}")
     process_group = resolve(group)
+    if is_sharded(model):
+        model = plain_model(model)
     device = next(model.parameters()).device
     layout = Interleave(process_group.size(), interleave)
     size = f"{type(model).__name__} with {sum(p.numel() for p in model.parameters())} parameters"
-    agree(process_group, {"max_length": max_length, "interleave": interleave, "model": size}, device)
+    settings = {"max_length": max_length, "interleave": interleave, "model": size}
+    agree(process_group, {**settings, "weights": fingerprint(model)}, device)
     return ContextParallelModel(model, process_group, layout, max_length, options or {})
 
 

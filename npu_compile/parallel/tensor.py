@@ -1,8 +1,7 @@
 """Tensor parallel by a Hugging Face model's own plan, on one dim of a mesh.
 
-``from_pretrained(tp_plan="auto")`` shards over all ranks of the job and keeps DTensors, which graphs
-can't be traced with. Here the plan's column and row rules are applied to plain tensors on the ranks
-of a group, so that another dim of the mesh is free for context parallel.
+For models that every rank holds whole. What ``from_pretrained`` has sharded by the same plan is taken
+over by :mod:`~npu_compile.parallel.sharded_model`.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from npu_compile.errors import AscendFiaError
-from npu_compile.passes.context_parallel.collectives import AllGather
 
-from .group import GroupLike, named, resolve
+from .group import GroupLike, resolve
+from .tensor_hooks import gather_columns, sum_row
 
 COLUMN, ROW = "colwise", "rowwise"
 GATHERED = ("colwise_gather_output", "colwise_rep")
@@ -67,25 +65,12 @@ def _gathered_column(name: str, module: nn.Linear, group: ProcessGroup) -> None:
     if module.out_features % group.size():
         return  # whole on every rank: the result is the same
     _column(name, module, group)
-    ranks = named(group)
-
-    def gather(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return ranks.run(AllGather(output.movedim(-1, 0))).movedim(0, -1)
-
-    module.register_forward_hook(gather)
+    gather_columns(module, module.out_features, group)
 
 
 def _row(name: str, module: nn.Linear, group: ProcessGroup) -> None:
     module.weight = _part(f"{name}.weight", module.weight, 1, group)
-    bias, group_name = module.bias, group.group_name
-    module.register_parameter("bias", None)
-
-    def reduce(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        total = torch.ops._c10d_functional.all_reduce.default(output.contiguous(), "sum", group_name)
-        total = torch.ops._c10d_functional.wait_tensor.default(total)
-        return total if bias is None else total + bias
-
-    module.register_forward_hook(reduce)
+    sum_row(module, group)
 
 
 def _part(name: str, whole: Tensor, dim: int, group: ProcessGroup) -> nn.Parameter:

@@ -27,6 +27,7 @@ def _both(rank):
     return errors, projections, parallel.cache_bytes()
 
 
+@pytest.mark.nightly
 def test_tensor_and_context_parallel_share_a_mesh():
     for errors, projections, cached in results(run_ranks(4, _both)):
         assert max(errors) <= 1e-4
@@ -34,6 +35,17 @@ def test_tensor_and_context_parallel_share_a_mesh():
         assert projections["down_proj"] == (64, 48) and projections["k_proj"] == (16, 64)
         # Half the heads of half the tokens: 2 layers, K and V, 2 sequences, 33 rows, 1 head, 16, float32.
         assert cached == 2 * 2 * 2 * 33 * 16 * 4
+
+
+def _dense(rank):
+    whole, model = tiny("llama"), tiny("llama")
+    tensor_parallel(model, None)
+    prompts = prompts_of((17,))
+    return (eager_logits(model, prompts) - eager_logits(whole, prompts)).abs().max().item()
+
+
+def test_shards_compute_what_the_whole_computes():
+    assert max(results(run_ranks(2, _dense))) <= 1e-5
 
 
 def _experts(rank):
