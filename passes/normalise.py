@@ -20,6 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compile.passes.dead_code import remove_dead_code
+from npu_compile.passes.flex.attention import write_out_flex_attention
+from npu_compile.passes.flex.vmap import write_out_vmaps
+from npu_compile.passes.vmap_regions import expand_vmap
 
 
 class NormaliseError(RuntimeError):
@@ -36,6 +39,10 @@ def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.Graph
         NormaliseError: an operation in the graph can't be traced under fake tensors.
     """
     mode = _fake_mode(example_inputs)
+    try:
+        module = expand_vmap(write_out_vmaps(module), mode)
+    except Exception as error:
+        raise NormaliseError(f"under vmap: {type(error).__name__}: {error}") from error
     attributes = _tensor_attributes(module)
     fakes = [_fake(mode, value) for value in example_inputs]
     fakes += [mode.from_tensor(tensor, static_shapes=True) for tensor in attributes.values()]
@@ -45,9 +52,11 @@ def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.Graph
             traced = make_fx(interpreter.run_flat, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
     except Exception as error:
         raise NormaliseError(f"{interpreter.where}: {type(error).__name__}: {error}") from error
+    _refuse_lost_values(traced)
     _restore_attributes(traced, attributes)
     _name_inputs(traced, module)
     _drop_aliases(traced.graph)
+    write_out_flex_attention(traced)
     remove_dead_code(traced.graph)
     traced.recompile()
     return traced
@@ -111,6 +120,13 @@ def _tensor_attributes(module: fx.GraphModule) -> dict[str, torch.Tensor]:
         if isinstance(value, torch.Tensor):
             found[str(node.target)] = value
     return found
+
+
+def _refuse_lost_values(traced: fx.GraphModule) -> None:
+    """A fake tensor among the constants is a value whose origin the trace has lost."""
+    for node in traced.graph.nodes:
+        if node.op == "get_attr" and isinstance(getattr(traced, str(node.target), None), FakeTensor):
+            raise NormaliseError("a function transform other than vmap hides how a value is computed")
 
 
 def _restore_attributes(traced: fx.GraphModule, attributes: dict[str, torch.Tensor]) -> None:
