@@ -98,6 +98,14 @@ def empty_row_reason(node: fx.Node) -> str | None:
     return None
 
 
+def lse_reason(node: fx.Node) -> str | None:
+    """Why the program can't read the log-sum-exp of the call ``node``, if it does."""
+    read = (user for user in node.users if is_call(user, operator.getitem) and user.args[1] == 1)
+    if any(user.users for user in read):
+        return "its log-sum-exp is read (by an attention sink, say), and a rank has that of its own keys only"
+    return None
+
+
 def _readers(node: fx.Node) -> list[fx.Node]:
     """What reads ``node`` or a view of it."""
     readers = list(node.users)

@@ -25,7 +25,7 @@ from .decode import decode_attention
 from .errors import ContextParallelError
 from .fia_call import OPERATORS, FiaCall
 from .inputs import Inputs, latents_of
-from .legality import decode_reason, empty_row_reason, packed_head_dim, prefill_reason
+from .legality import decode_reason, empty_row_reason, lse_reason, packed_head_dim, prefill_reason
 from .prefill import prefill_attention
 from .report import COLLECTIVES, collective_uses, describe
 from .schedule import start_early
@@ -71,7 +71,7 @@ def rewrite(
     if not calls:
         return Rewritten()
     for node in calls:
-        _refuse(node, _reason(_read(node), config) or empty_row_reason(node))
+        _refuse(node, _reason(_read(node), config) or lse_reason(node) or empty_row_reason(node))
     steps = add_step_placeholders(graph, config.steps) if config.mode == "prefill" else StepNodes()
     collectives: list[fx.Node] = []
     for node in calls:

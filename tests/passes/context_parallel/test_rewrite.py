@@ -190,6 +190,25 @@ def test_rows_that_the_program_fills_are_refused():
             rewrite(module, ContextParallel("decode", GROUP))
 
 
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_a_log_sum_exp_that_is_read_is_refused(mode):
+    def with_sink(q, k, v, sink):
+        arguments = {"num_heads": 4, "num_key_value_heads": 2, "scale": 0.25, "input_layout": "BNSD"}
+        if mode == "prefill":
+            arguments |= {"sparse_mode": 3, "atten_mask": torch.ones_like(k[0, 0], dtype=torch.bool)}
+        out, lse = torch.ops.ascend_fia.npu_fused_infer_attention_score.default(
+            q, k, v, softmax_lse_flag=True, **arguments
+        )
+        return out * torch.sigmoid(lse - sink)
+
+    q, k, v, _ = causal_inputs() if mode == "prefill" else decode_inputs(batch=1)
+    module = traced(with_sink, q, k, v, torch.randn(1, 4, 1, 1))
+    before = module.code
+    with pytest.raises(ContextParallelError, match="its log-sum-exp is read"):
+        rewrite(module, prefill() if mode == "prefill" else ContextParallel("decode", GROUP))
+    assert module.code == before
+
+
 def test_devices_get_head_dims_that_packed_calls_take():
     """D 64 with shared K/V heads is padded to 128; 128 is not; 256 can't be packed."""
     for dim, padded in ((64, 128), (80, 128), (128, 128)):
