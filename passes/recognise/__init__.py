@@ -8,6 +8,7 @@ from torch import fx
 
 from npu_compile.passes.flex.attention import is_flex_attention
 from npu_compile.passes.recognise.assemble import Declined, Surroundings, assemble
+from npu_compile.passes.recognise.attention_like import is_attention_like
 from npu_compile.passes.recognise.flex import match_flex
 from npu_compile.passes.recognise.opaque import is_opaque, match_opaque
 from npu_compile.passes.recognise.sdpa import is_sdpa, match_sdpa
@@ -46,5 +47,7 @@ def recognise(graph: fx.Graph) -> Recognition:
                 if parts is not None:
                     sites.append(assemble(parts, around))
             except Declined as declined:
+                if form == "softmax" and not is_attention_like(node):
+                    continue
                 refusals.append(Refusal(node, str(declined), form, module_path(node), source(node)))
     return Recognition(tuple(sites), tuple(refusals), around)

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined, Parts, batched, operand_shape, unbatched
+from npu_compile.passes.recognise.attention_like import why_not_read
 from npu_compile.passes.recognise.probabilities import weighted_by
 from npu_compile.passes.recognise.product import Product
 from npu_compile.passes.recognise.scores import Scores, scores_of
@@ -31,21 +32,26 @@ from npu_compile.passes.values import (
     viewed,
 )
 
+_SOFTMAXES = (aten.softmax.int, aten._softmax, aten._safe_softmax, aten.special_softmax)
+
 
 def is_softmax(node: fx.Node) -> bool:
-    softmaxes = (aten.softmax.int, aten._softmax, aten._safe_softmax, aten.special_softmax)
-    return is_call(node, *softmaxes) and argument(node, 1, "dim") in (-1, len(shape(node)) - 1)
+    return is_call(node, *_SOFTMAXES, aten.log_softmax)
 
 
-def match_softmax(node: fx.Node) -> Parts | None:
-    """The parts of the attention around a softmax, or None where the softmax is something else.
+def match_softmax(node: fx.Node) -> Parts:
+    """The parts of the attention around a softmax.
 
     Raises:
-        Declined: a product of activations goes in and out, but it can't be fused.
+        Declined: it can't be fused, or it is no attention at all (see :mod:`attention_like`).
     """
+    if not is_call(node, *_SOFTMAXES):
+        raise Declined("the product with V takes the logarithms of probabilities")
+    if argument(node, 1, "dim") not in (-1, len(shape(node)) - 1):
+        raise Declined("the softmax is not over the last axis of the scores")
     scores = scores_of(node.args[0], node)
     if scores is None:
-        return None
+        raise Declined(why_not_read(node))
     if scores.obstacle is not None:
         raise Declined(scores.obstacle)
     weighted = weighted_by(node, has_sink=scores.sink is not None)

@@ -224,6 +224,7 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
         ),
         "clamped",
     ),
+    "softmax over the queries' axis": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, "not over the last axis"),
     "clamped": (lambda q, k, v: (q @ k.mT).clamp(-5, 5).softmax(-1) @ v, "clamped"),
 }
 
@@ -297,7 +298,6 @@ def test_scores_with_another_reader_are_kept() -> None:
 
 
 LOOK_ALIKES: dict[str, Callable[..., Any]] = {
-    "softmax over queries": lambda q, k, v: (q @ k.mT).softmax(-2) @ v,
     "router": lambda q, k, v: q.softmax(-1) @ v.mT[..., :D, :].new_ones(B, N, D, D),
     "no product above": lambda q, k, v: (k + 1).softmax(-1) @ v.mT,
 }
