@@ -22,9 +22,10 @@ def row_maximum(scores: fx.Node, subtracted: Any, reader: fx.Node) -> tuple[fx.N
             return _taken_over_rows(node, scores)
         if is_call(node, operator.getitem):
             both = node.args[0]
-            first = is_call(both, aten.max.dim) and [user for user in both.users if user.users] == [node]
-            first = first and node.args[1] == 0
-            return _taken_over_rows(both, scores) if first else None
+            if not is_call(both, aten.max.dim) or node.args[1] != 0:
+                return None
+            alone = [user for user in both.users if user.users] == [node]
+            return _taken_over_rows(both, scores) if alone else None
         reader, node = node, same_value_input(node)
     return None
 
