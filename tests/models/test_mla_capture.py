@@ -12,7 +12,7 @@ from transformers import StaticCache
 
 from npu_compile import last_report
 from tests.models.mla_families import MLA_FAMILIES
-from tests.models.test_mla import prompt
+from tests.models.mla_run import prompt
 
 CAPACITY = 48
 HIDDEN, HEADS, LATENT, NOPE, ROPE = 64, 4, 32, 16, 8
