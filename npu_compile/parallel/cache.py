@@ -3,10 +3,12 @@
 Each layer keeps rows (B, N, rows, D) of K and V: for multi-head latent attention, of the latents and
 their rope. Sequences lie interleaved over the ranks (layout/interleave.py). The last row is spare: a
 decode step writes there what another rank keeps, so that its graph is the same on every rank and step.
+Layers are of one or two kinds (kinds.py): those with a sliding window keep its tokens only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,26 +23,27 @@ class CacheStep:
 
     Args:
         prefill: tokens are being prefilled (kept aside until ``store``), not decoded.
-        rows: decode: (B,) int64, the row of each sequence's new token.
+        rows: decode: for each kind of layer (B,) int64, the row of each sequence's new token.
         prefix: prefill: (2, P) int64, sequence and row of each cached token that is read.
     """
 
     prefill: bool
-    rows: Tensor
+    rows: tuple[Tensor, ...]
     prefix: Tensor
 
     @classmethod
     def for_prefill(cls, device: torch.device) -> CacheStep:
         """The first step of a batch, with nothing cached."""
         nothing = torch.empty(2, 0, dtype=torch.int64, device=device)
-        return cls(True, nothing[0], nothing)
+        return cls(True, (), nothing)
 
     def to_prefill(self, prefix: Tensor) -> None:
         torch._dynamo.maybe_mark_dynamic(prefix, 1)
         self.prefill, self.prefix = True, prefix
 
-    def to_decode(self, rows: Tensor) -> None:
-        torch._dynamo.maybe_mark_dynamic(rows, 0)
+    def to_decode(self, *rows: Tensor) -> None:
+        for one in rows:
+            torch._dynamo.maybe_mark_dynamic(one, 0)
         self.prefill, self.rows = False, rows
 
 
@@ -52,9 +55,10 @@ class ShardedLayer(CacheLayerMixin):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, step: CacheStep, batch: int, rows: int) -> None:
+    def __init__(self, step: CacheStep, batch: int, rows: int, kind: int = 0) -> None:
         super().__init__()
         self.step = step
+        self.kind = kind
         self.batch = batch
         self.rows = rows
         self.fresh: tuple[Tensor, Tensor] | None = None
@@ -79,8 +83,9 @@ class ShardedLayer(CacheLayerMixin):
                 return key_states, value_states
             return self._after_prefix(self.keys, key_states), self._after_prefix(self.values, value_states)
         sequences = torch.arange(self.keys.shape[0], device=key_states.device)
-        self.keys[sequences, :, self.step.rows] = key_states[:, :, 0]
-        self.values[sequences, :, self.step.rows] = value_states[:, :, 0]
+        rows = self.step.rows[self.kind]
+        self.keys[sequences, :, rows] = key_states[:, :, 0]
+        self.values[sequences, :, rows] = value_states[:, :, 0]
         return self.keys, self.values
 
     def _after_prefix(self, cached: Tensor, fresh: Tensor) -> Tensor:
@@ -132,9 +137,14 @@ def rows_for(capacity: int) -> int:
     return capacity + 1
 
 
-def sharded_cache(layers: int, step: CacheStep, batch: int, rows: int) -> Cache:
-    """An empty cache for ``batch`` sequences with ``rows`` each on this rank, the spare one included."""
-    return Cache(layers=[ShardedLayer(step, batch, rows) for _ in range(layers)])
+def sharded_cache(kinds: Sequence[int], rows: Sequence[int], step: CacheStep, batch: int) -> Cache:
+    """An empty cache for ``batch`` sequences: the kind of each layer, and each kind's rows on this rank."""
+    return Cache(layers=[ShardedLayer(step, batch, rows[kind], kind) for kind in kinds])
+
+
+def rows_of_kind(cache: Cache, kind: int) -> int:
+    """Rows of the layers of a kind, the spare one included."""
+    return next(layer.rows for layer in sharded_layers(cache) if layer.kind == kind)
 
 
 def sharded_layers(cache: Cache) -> list[ShardedLayer]:

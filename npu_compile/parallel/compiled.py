@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from transformers.cache_utils import Cache
 from npu_compile.passes.context_parallel.config import StepInputs
 
 from ..cache_argument import cache_argument
+from .cache import rows_of_kind
+from .kinds import LayerKinds, Masks
 from .shards import Shard
 
 
@@ -23,8 +25,11 @@ class CompiledSteps:
     tokens only.
     """
 
-    def __init__(self, model: nn.Module, group: ProcessGroup, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: nn.Module, group: ProcessGroup, kinds: LayerKinds, options: Mapping[str, Any]
+    ) -> None:
         self._model = model
+        self._kinds = kinds
         self._device = next(model.parameters()).device
         self._cache_name = cache_argument(model.forward)
         self.inputs = StepInputs()
@@ -46,11 +51,13 @@ class CompiledSteps:
         """Logits (B, L, V) of a padded batch that every rank computes by itself."""
         return self._prefill_with(self._whole, shard, cache, True)
 
-    def decode(self, tokens: Tensor, positions: Tensor, local_lengths: Tensor, cache: Cache) -> Tensor:
-        """Logits (B, V); ``tokens`` and ``positions`` are (B, 1), ``local_lengths`` (B,), all int64."""
-        arguments = [tensor.to(self._device) for tensor in (tokens, positions, local_lengths)]
+    def decode(
+        self, tokens: Tensor, positions: Tensor, local_lengths: Sequence[Tensor], cache: Cache
+    ) -> Tensor:
+        """Logits (B, V); ``tokens`` and ``positions`` are (B, 1), and of each kind of layer lengths (B,)."""
+        arguments = [tensor.to(self._device) for tensor in (tokens, positions, *local_lengths)]
         _mark_dynamic(*((tensor, 0) for tensor in arguments))
-        logits: Tensor = self._decode(*arguments, cache)
+        logits: Tensor = self._decode(cache, *arguments)
         return logits[:, -1]
 
     def _prefill_with(self, compiled: Any, shard: Shard, cache: Cache, all_logits: bool) -> Tensor:
@@ -62,16 +69,19 @@ class CompiledSteps:
         return logits
 
     def _prefill(self, input_ids: Tensor, position_ids: Tensor, keep: Tensor, cache: Cache) -> Tensor:
-        return self._forward(input_ids, position_ids, None, cache, keep)
+        masks = self._kinds.prefill_masks(input_ids.shape[1], input_ids.device)
+        return self._forward(input_ids, position_ids, masks, cache, keep)
 
-    def _decode_step(self, tokens: Tensor, positions: Tensor, local_lengths: Tensor, cache: Cache) -> Tensor:
-        # The mask says which rows hold keys; the lowering makes lengths of it.
-        rows = torch.arange(cache.get_mask_sizes(1, 0)[0], device=tokens.device)
-        held = (rows < local_lengths[:, None])[:, None, None]
-        return self._forward(tokens, positions, held, cache, 0)
+    def _decode_step(self, cache: Cache, tokens: Tensor, positions: Tensor, *local_lengths: Tensor) -> Tensor:
+        # The masks say which rows hold keys; the lowering makes lengths of them.
+        def held(kind: int) -> Tensor:
+            rows = torch.arange(rows_of_kind(cache, kind), device=tokens.device)
+            return (rows < local_lengths[kind][:, None])[:, None, None]
+
+        return self._forward(tokens, positions, self._kinds.masks(held), cache, 0)
 
     def _forward(
-        self, input_ids: Tensor, position_ids: Tensor, mask: Tensor | None, cache: Cache, keep: Any
+        self, input_ids: Tensor, position_ids: Tensor, mask: Masks, cache: Cache, keep: Any
     ) -> Tensor:
         output = self._model(
             input_ids=input_ids,

@@ -38,15 +38,17 @@ def plan_exchange(lengths: Sequence[int], prefix: Sequence[int], rank: int, cach
     """From the zigzag of ``lengths`` tokens after ``prefix`` cached ones to the interleaved cache."""
     layout = Zigzag(tuple(lengths), cache.ranks)
     sequences, places = _packed(lengths)
-    positions = places + torch.tensor(list(prefix))[sequences]
-    owner = cache.owner(positions)
+    before = torch.tensor(list(prefix))
+    positions = places + before[sequences]
+    kept = cache.kept(positions, (before + torch.tensor(list(lengths)))[sequences])
+    keeper = torch.where(kept, cache.owner(positions), cache.ranks)  # R: nobody
     computed = [layout.token_index(sender) for sender in range(cache.ranks)]
-    received = torch.cat([tokens[owner[tokens] == rank] for tokens in computed])
-    to = owner[computed[rank]]
+    received = torch.cat([tokens[keeper[tokens] == rank] for tokens in computed])
+    to = keeper[computed[rank]]
     return Exchange(
-        send=torch.argsort(to, stable=True),
-        send_sizes=torch.bincount(to, minlength=cache.ranks).tolist(),
-        receive_sizes=[int((owner[tokens] == rank).sum()) for tokens in computed],
+        send=torch.argsort(to, stable=True)[: int((to < cache.ranks).sum())],
+        send_sizes=torch.bincount(to, minlength=cache.ranks)[: cache.ranks].tolist(),
+        receive_sizes=[int((keeper[tokens] == rank).sum()) for tokens in computed],
         sequences=sequences[received],
         rows=cache.local_index(positions[received]),
     )
@@ -64,7 +66,7 @@ class Own:
 def keep_own(lengths: Sequence[int], rank: int, cache: Interleave) -> Own:
     """The tokens of sequences of ``lengths`` that ``rank`` keeps, sequence after sequence."""
     sequences, positions = _packed(lengths)
-    mine = cache.owner(positions) == rank
+    mine = (cache.owner(positions) == rank) & cache.kept(positions, torch.tensor(list(lengths))[sequences])
     return Own(sequences[mine], positions[mine], cache.local_index(positions[mine]))
 
 

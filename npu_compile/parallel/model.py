@@ -19,6 +19,7 @@ from .compiled import CompiledSteps
 from .exchange import exchange_fresh, keep_own, plan_exchange, store_own
 from .fingerprint import fingerprint
 from .group import GroupLike, agree, agree_on_tokens, named, resolve
+from .kinds import layer_kinds
 from .layout.interleave import Interleave
 from .layout.zigzag import Zigzag, too_short
 from .metadata import decode_metadata, prefill_metadata
@@ -54,14 +55,14 @@ def context_parallel(
         AscendFiaError: an argument is wrong, or the model can't run context parallel (and why).
         ContextParallelError: the ranks don't agree, or one didn't come within the group's timeout.
     """
-    reason = unsupported(model, max_length)
-    if reason:
-        raise AscendFiaError("model", type(model).__name__, f"can't run context parallel: {reason}")
     process_group = resolve(group)
+    layout = Interleave(process_group.size(), interleave)
     if is_sharded(model):
         model = plain_model(model)
+    reason = unsupported(model, max_length, layout)
+    if reason:
+        raise AscendFiaError("model", type(model).__name__, f"can't run context parallel: {reason}")
     device = next(model.parameters()).device
-    layout = Interleave(process_group.size(), interleave)
     size = f"{type(model).__name__} with {sum(p.numel() for p in model.parameters())} parameters"
     settings = {"max_length": max_length, "interleave": interleave, "model": size}
     agree(process_group, {**settings, "weights": fingerprint(model)}, device)
@@ -85,8 +86,8 @@ class ContextParallelModel:
         options: Mapping[str, Any],
     ) -> None:
         self._device = next(model.parameters()).device
-        self._num_layers = _layers_of(model)
-        self._steps = CompiledSteps(model.eval(), group, options)
+        self._kinds = layer_kinds(_text_config(model), layout, max_length)
+        self._steps = CompiledSteps(model.eval(), group, self._kinds, options)
         self._process_group = group
         self._group = named(group)
         self._rank = group.rank()
@@ -144,10 +145,13 @@ class ContextParallelModel:
         self._check_room("tokens", torch.ones_like(self.lengths))
         tokens = tokens.to(self._device, torch.int64, copy=True)
         dist.broadcast(tokens, group=self._process_group, group_src=0)
-        step = decode_metadata(self.lengths, self._rank, self._layout, self._rows)
-        self._step.to_decode(step.slots.to(self._device))
-        positions = step.positions.unsqueeze(1)
-        logits = self._steps.decode(tokens.unsqueeze(1), positions, step.local_lengths, self._cache)
+        steps = [
+            decode_metadata(self.lengths, self._rank, layout, rows)
+            for layout, rows in zip(self._kinds.layouts, self._rows, strict=True)
+        ]
+        self._step.to_decode(*(step.slots.to(self._device) for step in steps))
+        positions, local_lengths = steps[0].positions.unsqueeze(1), [step.local_lengths for step in steps]
+        logits = self._steps.decode(tokens.unsqueeze(1), positions, local_lengths, self._cache)
         self.lengths = self.lengths + 1
         return logits
 
@@ -167,12 +171,13 @@ class ContextParallelModel:
 
     @property
     def kept_tokens(self) -> int:
-        """Tokens of the batch whose keys are on this rank."""
+        """Tokens of the batch whose keys are on this rank, in layers without a window."""
         return int(self._layout.local_lengths(self.lengths, self._rank).sum())
 
     @property
-    def _rows(self) -> int:
-        return rows_for(self._layout.capacity(self._max_length))
+    def _rows(self) -> list[int]:
+        """A rank's cache rows for a sequence in each kind of layer."""
+        return [rows_for(layout.capacity(self._max_length)) for layout in self._kinds.layouts]
 
     def _begin(self, sequences: list[Tensor]) -> tuple[Cache, list[int]]:
         """The cache and its lengths before the new tokens, which were found to fit."""
@@ -187,9 +192,12 @@ class ContextParallelModel:
         self.fallback = too_short(new.tolist(), self._group.ranks)
         if self.fallback and bool(self.lengths.any()):
             raise AscendFiaError("prompts", new.tolist(), f"can't continue a batch: {self.fallback}")
+        if self._kinds.windowed and bool(self.lengths.any()):
+            rule = "can't continue a batch: layers with a sliding window keep no more keys than that"
+            raise AscendFiaError("prompts", new.tolist(), rule)
         if self._cache is None:
             self._step = CacheStep.for_prefill(self._device)
-            self._cache = sharded_cache(self._num_layers, self._step, len(new), self._rows)
+            self._cache = sharded_cache(self._kinds.of_layer, self._rows, self._step, len(new))
         return self._cache, self.lengths.tolist()
 
     def _prefill_split(
@@ -202,9 +210,9 @@ class ContextParallelModel:
         self._step.to_prefill(torch.stack([cached.sequences, cached.rows]).to(self._device))
         shard = shard_of(sequences, prefix, self._rank, self._group.ranks)
         logits = self._steps.prefill(shard, cache, all_logits)[0]
-        plan = plan_exchange(lengths, prefix, self._rank, self._layout)
+        plans = [plan_exchange(lengths, prefix, self._rank, layout) for layout in self._kinds.layouts]
         for layer in sharded_layers(cache):
-            exchange_fresh(layer, plan, self._group)
+            exchange_fresh(layer, plans[layer.kind], self._group)
         return logits
 
     def _prefill_whole(self, sequences: list[Tensor], cache: Cache) -> list[Tensor]:
@@ -212,8 +220,9 @@ class ContextParallelModel:
         log.warning("%s", self.fallback)
         lengths = [tokens.numel() for tokens in sequences]
         logits = self._steps.prefill_whole(padded_batch(sequences), cache)
+        own = [keep_own(lengths, self._rank, layout) for layout in self._kinds.layouts]
         for layer in sharded_layers(cache):
-            store_own(layer, keep_own(lengths, self._rank, self._layout))
+            store_own(layer, own[layer.kind])
         return [row[:length] for row, length in zip(logits, lengths, strict=True)]
 
     def _restore(self, logits: Tensor, sequences: list[Tensor]) -> list[Tensor]:
@@ -230,6 +239,5 @@ class ContextParallelModel:
             raise AscendFiaError(argument, new.tolist(), rule)
 
 
-def _layers_of(model: Any) -> int:
-    layers: int = model.config.get_text_config(decoder=True).num_hidden_layers
-    return layers
+def _text_config(model: Any) -> Any:
+    return model.config.get_text_config(decoder=True)

@@ -6,14 +6,24 @@ from typing import Any
 
 from torch import nn
 
+from .kinds import layer_kinds
+from .layout.interleave import Interleave
+from .windows import other_windows
 
-def unsupported(model: nn.Module, max_length: int) -> str | None:
-    """Why ``model`` would compute something else over ranks; None where attention is all to rewrite."""
+
+def unsupported(model: nn.Module, max_length: int, layout: Interleave) -> str | None:
+    """Why ``model`` would compute something else over ranks; None where attention is all to rewrite.
+
+    A model with a sliding window is run once, on every rank, to see its masks.
+    """
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "generate"):
         return "not a Hugging Face model that generates"
     text = config.get_text_config(decoder=True)
-    return _attention(config, text) or _window(text, max_length) or _rope(text, max_length) or _mixers(model)
+    reason = _attention(config, text) or _window(text, max_length, layout)
+    reason = reason or _rope(text, max_length) or _mixers(model)
+    kinds = layer_kinds(text, layout, max_length) if reason is None else None
+    return other_windows(model, kinds) if kinds and kinds.windowed else reason
 
 
 def _attention(config: Any, text: Any) -> str | None:
@@ -25,13 +35,16 @@ def _attention(config: Any, text: Any) -> str | None:
     return f"layers of type {', '.join(sorted(kinds))} are not attention over all keys" if kinds else None
 
 
-def _window(text: Any, max_length: int) -> str | None:
+def _window(text: Any, max_length: int, layout: Interleave) -> str | None:
     kinds = getattr(text, "layer_types", None)
     window = getattr(text, "sliding_window", None)
     windowed = window is not None if kinds is None else "sliding_attention" in kinds
-    if windowed and (not isinstance(window, int) or window < max_length):
-        return f"a sliding window of {window} is shorter than max_length={max_length}"
-    return None
+    if not windowed or (isinstance(window, int) and window >= max_length):
+        return None
+    if not isinstance(window, int):
+        return f"a sliding window of {window}"
+    ragged = layout.ragged(window)
+    return f"a sliding window of {window} {ragged}" if ragged else None
 
 
 def _rope(text: Any, max_length: int) -> str | None:

@@ -12,7 +12,7 @@ from npu_compile.parallel.layout.zigzag import Zigzag
 
 
 def layer_of(batch, rows):
-    cache = sharded_cache(1, CacheStep.for_prefill(torch.device("cpu")), batch, rows)
+    cache = sharded_cache([0], [rows], CacheStep.for_prefill(torch.device("cpu")), batch)
     return cache, sharded_layers(cache)[0]
 
 
@@ -73,6 +73,32 @@ def test_exchange_brings_every_token_to_its_keeper():
                 held = [sum(q // interleave % ranks == rank for q in range(p)) for p in mine]
                 assert held == plan.rows.tolist()
             assert sum(len(plan.rows) for plan in plans) == len(tokens)
+
+
+def test_layers_with_a_window_get_its_tokens_only():
+    """What ranks receive for their rings: the last tokens of each sequence, each in a row of its own."""
+    lengths, window = [17, 9, 5], 8
+    tokens = [(s, p) for s, length in enumerate(lengths) for p in range(length)]
+    for interleave in (1, 2):
+        cache, layout = Interleave(2, interleave, window), Zigzag(tuple(lengths), 2)
+        plans = [plan_exchange(lengths, [0, 0, 0], rank, cache) for rank in range(2)]
+        stored = []
+        for rank, plan in enumerate(plans):
+            received = []
+            for sender, theirs in enumerate(plans):
+                local = [tokens[i] for i in layout.token_index(sender).tolist()]
+                sent = [local[i] for i in theirs.send.tolist()]
+                assert sum(theirs.send_sizes) == len(sent)
+                received += sent[sum(theirs.send_sizes[:rank]) : sum(theirs.send_sizes[: rank + 1])]
+            assert [s for s, _ in received] == plan.sequences.tolist()
+            assert all(p // interleave % 2 == rank for _, p in received)
+            places = list(zip(plan.sequences.tolist(), plan.rows.tolist(), strict=True))
+            assert len(set(places)) == len(places) and int(plan.rows.max()) < window // 2
+            own = keep_own(lengths, rank, cache)
+            whole = list(zip(own.sequences.tolist(), own.positions.tolist(), own.rows.tolist(), strict=True))
+            assert whole == sorted((s, p, row) for (s, p), (_, row) in zip(received, places, strict=True))
+            stored += received
+        assert sorted(stored) == [(s, p) for s, p in tokens if p >= lengths[s] - window]
 
 
 def test_each_rank_stores_its_own_of_what_all_have():

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from npu_compile import last_report
+from npu_compile.errors import AscendFiaError
 from npu_compile.parallel import context_parallel
 
 from .ranks import results, run_ranks
@@ -62,9 +63,29 @@ def test_deepseek_v3_on_two_ranks():
     check("deepseek_v3", 2, [(17, 9, 4)])
 
 
+def _generate_in_a_window(rank, batches):
+    error, _ = _generate(rank, "gemma3", batches)
+    # A layer with a window keeps 16 tokens and a spare row where the other one keeps 64.
+    parallel = context_parallel(tiny("gemma3"), max_length=64)
+    parallel.prefill(prompts_of((3, 20)))
+    layers = [layer.keys.shape[2] for layer in parallel._cache.layers]
+    try:
+        parallel.prefill(prompts_of((8, 8)))
+    except AscendFiaError as refused:
+        return error, layers, str(refused)
+
+
+def test_windows_on_two_ranks():
+    """Sequences below and above the window, and ranks that have fewer tokens than it."""
+    for error, layers, refused in results(run_ranks(2, _generate_in_a_window, [(31, 9, 5)])):
+        assert error <= 1e-4
+        assert layers == [9, 33]
+        assert "can't continue a batch: layers with a sliding window" in refused
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "deepseek_v3", "mistral", "gemma3"])
 def test_every_model_and_batch_size(name, ranks):
     check(name, ranks, [(17,), (17, 9), (23, 9, 14)])
 

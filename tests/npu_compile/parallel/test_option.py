@@ -9,6 +9,7 @@ from torch import nn
 from npu_compile.errors import AscendFiaError
 from npu_compile.options import parse
 from npu_compile.parallel import context_parallel
+from npu_compile.parallel.layout.interleave import Interleave
 from npu_compile.parallel.supported import unsupported
 from npu_compile.passes.context_parallel.config import StepInputs
 
@@ -40,13 +41,15 @@ def test_it_is_off_by_default():
 
 
 def test_models_that_mix_tokens_otherwise_are_refused():
-    assert unsupported(tiny("llama"), 64) is None
-    assert "not a Hugging Face model" in unsupported(nn.Linear(2, 2), 64)
+    layout = Interleave(2)
+    assert unsupported(tiny("llama"), 64, layout) is None
+    assert "not a Hugging Face model" in unsupported(nn.Linear(2, 2), 64, layout)
     model = tiny("llama")
     model.set_attn_implementation("eager")
-    assert "call model.set_attn_implementation('sdpa')" in unsupported(model, 64)
+    assert "call model.set_attn_implementation('sdpa')" in unsupported(model, 64, layout)
     for change, reason in (
-        ({"sliding_window": 32}, "a sliding window of 32 is shorter than max_length=64"),
+        ({"sliding_window": 33}, "a sliding window of 33 must be a multiple of 2"),
+        ({"sliding_window": 32}, "layer 0 has a sliding window by its config and another mask by its code"),
         ({"layer_types": ["full_attention", "linear_attention"]}, "layers of type linear_attention"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope of type 'dynamic'"),
         ({"is_encoder_decoder": True}, "an encoder-decoder"),
@@ -55,19 +58,19 @@ def test_models_that_mix_tokens_otherwise_are_refused():
         model.config.max_position_embeddings = 48
         for name, value in change.items():
             setattr(model.config, name, value)
-        assert reason in unsupported(model, 64)
+        assert reason in unsupported(model, 64, layout)
     model = tiny("llama")
     model.model.norm = nn.Sequential(nn.Conv1d(1, 1, 1))
-    assert "model.norm.0 (Conv1d) mixes tokens" in unsupported(model, 64)
+    assert "model.norm.0 (Conv1d) mixes tokens" in unsupported(model, 64, layout)
     model = tiny("llama")
     model._is_stateful = True
-    assert "a state from token to token" in unsupported(model, 64)
+    assert "a state from token to token" in unsupported(model, 64, layout)
 
 
 def test_a_window_that_never_hides_anything_is_no_reason():
     model = tiny("llama")
     model.config.sliding_window = 64
-    assert unsupported(model, 64) is None
+    assert unsupported(model, 64, Interleave(3)) is None
 
 
 def _bad_calls(rank):

@@ -1,4 +1,4 @@
-"""Tiny random models of three attention families."""
+"""Tiny random models of three attention families, and of two with sliding windows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import torch
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -32,6 +36,11 @@ def tiny(name):
         model = LlamaForCausalLM(LlamaConfig(**COMMON, **GQA))
     elif name == "qwen3_moe":
         model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**COMMON, **MOE, **GQA, num_experts=4))
+    elif name == "mistral":
+        model = MistralForCausalLM(MistralConfig(**COMMON, **GQA, sliding_window=8))
+    elif name == "gemma3":
+        types = ["sliding_attention", "full_attention"]
+        model = Gemma3ForCausalLM(Gemma3TextConfig(**COMMON, **GQA, sliding_window=16, layer_types=types))
     else:
         model = DeepseekV3ForCausalLM(DeepseekV3Config(**COMMON, **MOE, **MLA, **MLA_DIMS, **ROUTER))
     return model.eval()

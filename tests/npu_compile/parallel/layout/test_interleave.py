@@ -50,6 +50,29 @@ def test_ownership_equals_dealing():
         assert layout.capacity(length) == max(held)
 
 
+def test_a_window_is_a_ring_without_stale_rows():
+    """One token after another: a rank's ring holds its tokens of the last W, no more and no fewer."""
+    for ranks, size, window in ((2, 1, 8), (3, 2, 12), (4, 1, 4), (2, 4, 16)):
+        layout, rings = Interleave(ranks, size, window), [{} for _ in range(ranks)]
+        assert layout.capacity(10**6) == window // ranks
+        for position in range(3 * window + 5):
+            at = torch.tensor(position)
+            rings[int(layout.owner(at))][int(layout.local_index(at))] = position
+            last = range(max(position + 1 - window, 0), position + 1)
+            for rank, ring in enumerate(rings):
+                mine = [p for p in last if p // size % ranks == rank]
+                assert sorted(ring.values()) == mine
+                assert int(layout.local_lengths(at + 1, rank)) == len(mine)
+                assert sorted(ring) == list(range(len(mine)))
+
+
+def test_windows_that_ranks_would_share_unevenly_are_named():
+    with pytest.raises(AscendFiaError, match="window=9: must be a multiple of 4"):
+        Interleave(2, 2, 9)
+    with pytest.raises(AscendFiaError, match="window=0"):
+        Interleave(2, 1, 0)
+
+
 def test_positions_above_float32_precision_are_exact():
     layout = Interleave(2, 1)
     position = torch.tensor([2**24 + 1, 2**24 + 3])
