@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from npu_compile.errors import AscendFiaError
-from npu_compile.parallel.layout.dual_chunk_swap import DualChunkSwap
+from npu_compile.parallel.layout import DualChunkSwap
 
 
 def test_worked_numbers():
