@@ -6,7 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .model import ContextParallelModel, context_parallel
+    from .entry import context_parallel
+    from .model import ContextParallelModel
     from .sharded_model import plain_model
     from .tensor import tensor_parallel
 
@@ -14,7 +15,7 @@ __all__ = ["ContextParallelModel", "context_parallel", "plain_model", "tensor_pa
 
 _HOMES = {
     "ContextParallelModel": ".model",
-    "context_parallel": ".model",
+    "context_parallel": ".entry",
     "plain_model": ".sharded_model",
     "tensor_parallel": ".tensor",
 }

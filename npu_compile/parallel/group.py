@@ -53,6 +53,8 @@ def resolve(group: GroupLike) -> ProcessGroup:
             names = ", ".join(f"mesh[{name!r}]" for name in group.mesh_dim_names or ())
             raise AscendFiaError("group", group, f"a mesh of {group.ndim} dims; give one of them: {names}")
         return group.get_group()
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise AscendFiaError("group", group, f"rank {dist.get_rank()} is not in this group")
     if isinstance(group, ProcessGroup):
         return group
     raise AscendFiaError("group", group, "must be a ProcessGroup, a DeviceMesh or (DeviceMesh, dim name)")
@@ -138,7 +140,11 @@ def disagreement(told: Mapping[int, Any]) -> str | None:
             if told[other]["members"] != mine["members"]:
                 members = f"{mine['members']} and {told[other]['members']}"
                 return f"ranks {rank} and {other} mean different groups: {members}"
-            if told[other]["settings"] != mine["settings"]:
-                settings = f"{mine['settings']} and {told[other]['settings']}"
-                return f"ranks {rank} and {other} of one group have different settings: {settings}"
+            differ = _differences(mine["settings"], told[other]["settings"])
+            if differ:
+                return f"ranks {rank} and {other} of one group have different settings: {', '.join(differ)}"
     return None
+
+
+def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    return [f"{name} {mine[name]!r} and {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]

@@ -1,9 +1,9 @@
-"""A Hugging Face causal LM over the ranks of a group, unmodified."""
+"""A Hugging Face causal LM over the ranks of a group: its batch, its cache and its steps."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,60 +17,19 @@ from npu_compile.passes.context_parallel.collectives import AllGather
 from .cache import CacheStep, rows_for, sharded_cache, sharded_layers
 from .compiled import CompiledSteps
 from .exchange import exchange_fresh, keep_own, plan_exchange, store_own
-from .fingerprint import fingerprint
-from .group import GroupLike, agree, agree_on_tokens, named, resolve
+from .group import agree_on_tokens, named
 from .kinds import layer_kinds
 from .layout.interleave import Interleave
 from .layout.zigzag import Zigzag, too_short
 from .metadata import decode_metadata, prefill_metadata
-from .sharded_model import is_sharded, plain_model
 from .shards import Prompts, padded_batch, shard_of, token_lists
-from .supported import unsupported
+from .supported import text_config
 
 log = logging.getLogger(__name__)
 
 
-def context_parallel(
-    model: nn.Module,
-    group: GroupLike = None,
-    *,
-    max_length: int,
-    interleave: int = 1,
-    options: Mapping[str, Any] | None = None,
-) -> ContextParallelModel:
-    """Run ``model`` with its prompts, and then its KV cache, split over the ranks of ``group``.
-
-    Every rank of the job calls this, and then the same methods with the same prompts.
-
-    Args:
-        model: a decoder-only Hugging Face model with sdpa attention, the same weights on every rank of
-            ``group``. One that transformers has sharded by its ``tp_plan`` is read as
-            :func:`~npu_compile.parallel.sharded_model.plain_model` has it.
-        group: a process group, a one-dim mesh such as ``mesh["cp"]``, or None for all ranks.
-        max_length: the most tokens a sequence can have.
-        interleave: cached tokens that stand on a rank in a row.
-        options: further options of the ``ascend_fia`` backend.
-
-    Raises:
-        AscendFiaError: an argument is wrong, or the model can't run context parallel (and why).
-        ContextParallelError: the ranks don't agree, or one didn't come within the group's timeout.
-    """
-    process_group = resolve(group)
-    layout = Interleave(process_group.size(), interleave)
-    if is_sharded(model):
-        model = plain_model(model)
-    reason = unsupported(model, max_length, layout)
-    if reason:
-        raise AscendFiaError("model", type(model).__name__, f"can't run context parallel: {reason}")
-    device = next(model.parameters()).device
-    size = f"{type(model).__name__} with {sum(p.numel() for p in model.parameters())} parameters"
-    settings = {"max_length": max_length, "interleave": interleave, "model": size}
-    agree(process_group, {**settings, "weights": fingerprint(model)}, device)
-    return ContextParallelModel(model, process_group, layout, max_length, options or {})
-
-
 class ContextParallelModel:
-    """What :func:`context_parallel` returns. It has one batch at a time; ``reset`` ends it.
+    """What :func:`~npu_compile.parallel.context_parallel` returns: one batch at a time; ``reset`` ends it.
 
     Attributes:
         lengths: (B,) int64, tokens of each sequence so far.
@@ -86,7 +45,7 @@ class ContextParallelModel:
         options: Mapping[str, Any],
     ) -> None:
         self._device = next(model.parameters()).device
-        self._kinds = layer_kinds(_text_config(model), layout, max_length)
+        self._kinds = layer_kinds(text_config(model), layout, max_length)
         self._steps = CompiledSteps(model.eval(), group, self._kinds, options)
         self._process_group = group
         self._group = named(group)
@@ -143,8 +102,7 @@ class ContextParallelModel:
             rule = f"needs one token for each of the {len(self.lengths)} sequences that were prefilled"
             raise AscendFiaError("tokens", tokens, rule)
         self._check_room("tokens", torch.ones_like(self.lengths))
-        tokens = tokens.to(self._device, torch.int64, copy=True)
-        dist.broadcast(tokens, group=self._process_group, group_src=0)
+        tokens = self._of_first_rank(tokens)
         steps = [
             decode_metadata(self.lengths, self._rank, layout, rows)
             for layout, rows in zip(self._kinds.layouts, self._rows, strict=True)
@@ -155,13 +113,27 @@ class ContextParallelModel:
         self.lengths = self.lengths + 1
         return logits
 
-    def generate(self, prompts: Prompts, max_new_tokens: int) -> list[list[int]]:
-        """The most probable continuation of each sequence, ``max_new_tokens`` tokens, on every rank."""
+    def generate(
+        self, prompts: Prompts, max_new_tokens: int, eos_token_id: int | Sequence[int] = ()
+    ) -> list[list[int]]:
+        """The most probable continuation of each sequence, the same on every rank.
+
+        Each has ``max_new_tokens`` tokens, or ends with the first of ``eos_token_id``. Raises
+        AscendFiaError before anything is computed where that may be more than ``max_length``.
+        """
+        if max_new_tokens < 1:
+            raise AscendFiaError("max_new_tokens", max_new_tokens, "must be at least 1")
         self.reset()
-        tokens = [self.prefill(prompts).argmax(-1)]
-        while len(tokens) < max_new_tokens:
-            tokens.append(self.decode(tokens[-1]).argmax(-1))
-        return torch.stack(tokens, 1).tolist()
+        sequences = token_lists(prompts)
+        # The last new token is not fed back.
+        self._check_room("prompts", torch.tensor([len(one) + max_new_tokens - 1 for one in sequences]))
+        ends = torch.tensor([eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id))
+        tokens = [self._of_first_rank(self.prefill(sequences).argmax(-1))]
+        ended = torch.isin(tokens[-1].cpu(), ends)
+        while len(tokens) < max_new_tokens and not bool(ended.all()):
+            tokens.append(self._of_first_rank(self.decode(tokens[-1]).argmax(-1)))
+            ended |= torch.isin(tokens[-1].cpu(), ends)
+        return [_up_to(ends.tolist(), row) for row in torch.stack(tokens, 1).tolist()]
 
     def cache_bytes(self) -> int:
         """Bytes of K/V that this rank keeps."""
@@ -233,11 +205,20 @@ class ContextParallelModel:
         gathered = self._group.run(AllGather(padded))
         return list(gathered[layout.restore_index(rows).to(self._device)].split(layout.lengths))
 
+    def _of_first_rank(self, tokens: Tensor) -> Tensor:
+        """The ``tokens`` that rank 0 of the group has, so that ranks take the same steps."""
+        tokens = tokens.to(self._device, torch.int64, copy=True)
+        dist.broadcast(tokens, group=self._process_group, group_src=0)
+        return tokens
+
     def _check_room(self, argument: str, new: Tensor) -> None:
-        if bool((self.lengths + new > self._max_length).any()):
-            rule = f"after {self.lengths.tolist()} tokens that is more than max_length={self._max_length}"
+        lengths = self.lengths if len(self.lengths) else torch.zeros_like(new)
+        if bool((lengths + new > self._max_length).any()):
+            rule = f"after {lengths.tolist()} tokens that is more than max_length={self._max_length}"
             raise AscendFiaError(argument, new.tolist(), rule)
 
 
-def _text_config(model: Any) -> Any:
-    return model.config.get_text_config(decoder=True)
+def _up_to(ends: list[int], tokens: list[int]) -> list[int]:
+    """``tokens`` up to the first of ``ends``, it included."""
+    last = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+    return tokens[: last + 1]

@@ -17,7 +17,9 @@ Prompts = Sequence[Sequence[int] | Tensor] | Tensor
 
 
 def token_lists(prompts: Prompts) -> list[Tensor]:
-    """One 1-D int64 tensor a sequence. Raises AscendFiaError for an empty batch or sequence."""
+    """One 1-D int64 tensor a sequence. Raises AscendFiaError for what is no batch of sequences."""
+    if any(torch.as_tensor(tokens).ndim != 1 for tokens in prompts):
+        raise AscendFiaError("prompts", prompts, "needs a list of token ids, unpadded, for each sequence")
     sequences = [torch.as_tensor(tokens, dtype=torch.int64, device="cpu").flatten() for tokens in prompts]
     if not sequences or min(tokens.numel() for tokens in sequences) == 0:
         raise AscendFiaError("prompts", prompts, "needs at least one sequence, and a token in each")

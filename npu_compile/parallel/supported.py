@@ -19,7 +19,7 @@ def unsupported(model: nn.Module, max_length: int, layout: Interleave) -> str | 
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "generate"):
         return "not a Hugging Face model that generates"
-    text = config.get_text_config(decoder=True)
+    text = text_config(model)
     reason = _attention(config, text) or _window(text, max_length, layout)
     reason = reason or _rope(text, max_length) or _mixers(model)
     kinds = layer_kinds(text, layout, max_length) if reason is None else None
@@ -65,3 +65,8 @@ def _mixers(model: nn.Module) -> str | None:
         if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.RNNBase)):
             return f"{name} ({type(module).__name__}) mixes tokens outside attention"
     return None
+
+
+def text_config(model: Any) -> Any:
+    """The config of the decoder, which a model of several parts has besides its own."""
+    return model.config.get_text_config(decoder=True)

@@ -32,7 +32,10 @@ def test_disagreements_are_named():
         == "ranks 0 and 1 mean different groups: [0, 1] and [1, 2]"
     )
     changed = {"members": [0, 1], "settings": {"interleave": 4}}
-    assert "ranks 0 and 1 of one group have different settings" in disagreement({0: same, 1: changed})
+    assert (
+        disagreement({0: same, 1: changed})
+        == "ranks 0 and 1 of one group have different settings: interleave 1 and 4"
+    )
 
 
 def _resolve_all(rank):
@@ -71,6 +74,17 @@ def _have_different_settings(rank):
 def _one_does_not_come(rank):
     if rank != 1:
         agree(resolve(None), SETTINGS, CPU)
+
+
+def _is_not_in_the_group(rank):
+    group = dist.new_group([0])
+    if rank == 1:
+        resolve(group)
+
+
+def test_a_rank_outside_the_group_is_told_so():
+    _, outside = run_ranks(2, _is_not_in_the_group)
+    assert outside.kind == "AscendFiaError" and "rank 1 is not in this group" in outside.text
 
 
 def test_a_mismatched_mesh_is_an_error_on_every_rank():

@@ -90,6 +90,33 @@ def test_every_model_and_batch_size(name, ranks):
     check(name, ranks, [(17,), (17, 9), (23, 9, 14)])
 
 
+@pytest.mark.nightly
+def test_ranks_that_do_not_divide_the_heads_and_many_sequences():
+    check("llama", 3, [(23, 6, 14, 31, 7)])
+
+
+def _low_precision(rank):
+    """Errors of bfloat16 logits against float64: over ranks, and of the same model in one process."""
+    exact, model = tiny("llama").double(), tiny("llama").bfloat16()
+    prompts, errors = prompts_of((31, 9)), []
+    parallel = context_parallel(model, max_length=64)
+    ours = parallel.prefill(prompts)
+    for token in (3, 5, None):
+        expected = eager_logits(exact, prompts)
+        plain = (eager_logits(model, prompts).double() - expected).abs().max()
+        errors.append(((ours.double() - expected).abs().max() / plain).item())
+        if token is not None:
+            prompts = [torch.cat([old, torch.tensor([token])]) for old in prompts]
+            ours = parallel.decode(torch.full((2,), token))
+    return max(errors), str(ours.dtype)
+
+
+@pytest.mark.nightly
+def test_low_precision_is_as_good_as_in_one_process():
+    for error, dtype in results(run_ranks(2, _low_precision)):
+        assert error <= 2 and dtype == "torch.bfloat16"
+
+
 def _dies_between_steps(rank):
     parallel = context_parallel(tiny("llama"), max_length=64)
     parallel.prefill(prompts_of((17, 9)))
@@ -138,7 +165,9 @@ def _other_paths(rank, ranks):
     whole = [torch.cat([old, new[None]]) for old, new in zip(short, tokens, strict=True)]
     errors.append((parallel.decode(tokens) - eager_logits(model, whole)).abs().max())
     kept = parallel.cache_bytes()
-    return max(error.item() for error in errors), reason, kept, parallel.generate(first, 5)
+    tokens = parallel.generate(first, 5)
+    ended = parallel.generate(first, 5, eos_token_id=[tokens[0][1], 96])
+    return max(error.item() for error in errors), reason, kept, tokens, ended
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.nightly)])
@@ -148,7 +177,10 @@ def test_continuing_falling_back_and_generating(ranks):
     for tokens in prompts_of((17, 9)):
         out = model.generate(tokens[None], max_new_tokens=5, do_sample=False, pad_token_id=0)
         expected.append(out[0, tokens.numel() :].tolist())
-    for error, reason, kept, tokens in results(run_ranks(ranks, _other_paths, ranks)):
+    end = expected[0][1]
+    up_to_end = [row[: row.index(end) + 1] if end in row else row for row in expected]
+    assert not any(96 in row for row in expected)
+    for error, reason, kept, tokens, ended in results(run_ranks(ranks, _other_paths, ranks)):
         assert error <= 1e-4
         assert reason == (
             f"sequence 1 has {2 * ranks - 1} tokens, fewer than the {2 * ranks} blocks of {ranks} ranks: "
@@ -156,4 +188,4 @@ def test_continuing_falling_back_and_generating(ranks):
         )
         whole = 2 * 2 * 3 * 64 * 2 * 16 * 4  # layers, K and V, sequences, tokens, heads, dim, bytes
         assert kept <= whole / ranks * 1.1
-        assert tokens == expected
+        assert tokens == expected and ended == up_to_end

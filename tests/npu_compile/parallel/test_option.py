@@ -67,6 +67,12 @@ def test_models_that_mix_tokens_otherwise_are_refused():
     assert "a state from token to token" in unsupported(model, 64, layout)
 
 
+@pytest.mark.parametrize("max_length", [0, -1, 64.0, True])
+def test_a_max_length_is_a_length(max_length):
+    with pytest.raises(AscendFiaError, match=f"max_length={max_length}: must be an int"):
+        context_parallel(tiny("llama"), max_length=max_length)
+
+
 def test_a_window_that_never_hides_anything_is_no_reason():
     model = tiny("llama")
     model.config.sliding_window = 64
@@ -80,6 +86,10 @@ def _bad_calls(rank):
         lambda: parallel.decode(torch.tensor([1])),
         lambda: parallel.prefill([]),
         lambda: parallel.prefill([[1, 2], []]),
+        lambda: parallel.prefill([1, 2, 3]),
+        lambda: parallel.prefill(torch.tensor([1, 2, 3])),
+        lambda: parallel.generate(prompts_of((8, 20)), 6),
+        lambda: parallel.generate(prompts_of((8,)), 0),
         lambda: parallel.prefill(prompts_of((25,))),
         lambda: parallel.prefill(prompts_of((8, 24))),
         lambda: parallel.prefill(prompts_of((8,))),
@@ -97,9 +107,12 @@ def _bad_calls(rank):
 
 def test_bad_calls_are_named_and_change_nothing():
     for errors, lengths in results(run_ranks(2, _bad_calls)):
-        early, empty, hole, long, good, other_batch, too_few, full, short = errors
+        (early, empty, hole, flat, flat_tensor, no_room, no_tokens, long), later = errors[:8], errors[8:]
+        good, other_batch, too_few, full, short = later
         assert good == ""
         assert "0 sequences that were prefilled" in early and "at least one sequence" in empty
+        assert "a list of token ids" in flat and "a list of token ids" in flat_tensor
+        assert "prompts=[13, 25]" in no_room and "max_new_tokens=0: must be at least 1" in no_tokens
         assert "a token in each" in hole and "more than max_length=24" in long
         assert "the batch has 2 sequences" in other_batch and "one token for each of the 2" in too_few
         assert "after [8, 24] tokens that is more than max_length=24" in full
