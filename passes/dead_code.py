@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from npu_compile.passes.values import argument, aten, drops, is_call
+from npu_compile.passes.values import argument, aten, drops, is_call, is_tensor, mutations, storage
 
 
 def remove_dead_code(graph: fx.Graph) -> None:
@@ -14,6 +14,32 @@ def remove_dead_code(graph: fx.Graph) -> None:
     Where they draw nothing they go too: otherwise each replaced attention would still be computed.
     """
     graph.eliminate_dead_code(is_impure_node=has_effect)
+    while unread := _unread_writes(graph):
+        for write in unread:
+            graph.erase_node(write)
+        graph.eliminate_dead_code(is_impure_node=has_effect)
+
+
+def _unread_writes(graph: fx.Graph) -> list[fx.Node]:
+    """Writes to tensors that this graph makes and that nobody reads after it."""
+    written: dict[fx.Node, set[int]] = {}
+    for node, place in mutations(graph):
+        if not node.users:
+            written.setdefault(node, set()).add(place)
+    if not written:
+        return []
+    from_outside: set[int] = set()
+    readers: dict[int, set[fx.Node]] = {}
+    for node in graph.nodes:
+        if is_tensor(node):
+            readers.setdefault(storage(node), set()).update(node.users)
+            if node.op != "call_function":
+                from_outside.add(storage(node))
+    return [
+        write
+        for write, places in written.items()
+        if not places & from_outside and not any(user > write for at in places for user in readers[at])
+    ]
 
 
 def has_effect(node: fx.Node) -> bool:
