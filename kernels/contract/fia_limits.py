@@ -8,15 +8,8 @@ import torch
 
 from .facts import proven
 from .fia_call import FiaCall
+from .packed_dims import wrong_dims, wrong_sharing, wrong_wide_value
 from .rule import A2_A3, ASCEND310P, DEVICES, VLLM_ASCEND, rule
-
-PACKED_HEAD_DIMS = {
-    "TND": ((64, 64), (128, 128), (192, 128), (192, 192)),
-    "TND_NTD": ((64, 64), (128, 128), (192, 128), (192, 192)),
-    "NTD": ((64, 64), (128, 128), (192, 128)),
-    "NTD_TND": ((128, 128), (192, 128)),
-}
-"""Head dims of query (and key) and of value that packed layouts take without rope."""
 
 
 @rule("fia.head_dim.limit", "query", "its D is at most 512", targets=DEVICES)
@@ -50,8 +43,7 @@ def head_dim_packed(call: FiaCall) -> Any:
     if call.rope:
         wrong = not call.absorbed and (proven(query != 128) or proven(value != 128))
     else:
-        dims = PACKED_HEAD_DIMS[call["input_layout"]]
-        wrong = all(proven(query != q) or proven(value != v) for q, v in dims)
+        wrong = wrong_dims(call["input_layout"], query, value)
     return f"{call.query} with value {call.value}" if wrong else None
 
 
@@ -62,7 +54,7 @@ def head_dim_packed(call: FiaCall) -> Any:
     targets=A2_A3,
 )
 def head_dim_packed_gqa(call: FiaCall) -> Any:
-    wrong = call.layout.packed and proven(call.sizes.head_dim == 64) and call.heads != call.kv_heads
+    wrong = call.layout.packed and wrong_sharing(call.sizes.head_dim, call.heads, call.kv_heads)
     return f"{call.query} over {call.kv_heads} key/value heads" if wrong else None
 
 
@@ -73,8 +65,9 @@ def head_dim_packed_gqa(call: FiaCall) -> Any:
     targets=A2_A3,
 )
 def head_dim_packed_192(call: FiaCall) -> Any:
-    wrong = call.layout.packed and proven(call.value_sizes.head_dim == 192)
-    return call.value if wrong and (call.heads != call.kv_heads or call.paged) else None
+    value = call.value_sizes.head_dim
+    wrong = call.layout.packed and wrong_wide_value(value, call.heads, call.kv_heads, call.paged)
+    return call.value if wrong else None
 
 
 @rule("fia.num_heads.limit", "num_heads", "it is at most 256", targets=DEVICES)

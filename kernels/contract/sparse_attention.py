@@ -135,7 +135,7 @@ def contiguous(call: SparseCall) -> Any:
     "sfa.indices.values", "sparse_indices", "a row has different block numbers within the keys, then only -1"
 )
 def index_values(values: SparseValues) -> Any:
-    given = values.sparse_indices
+    given = _rows_in_use(values)
     if given is None:
         return None
     valid = given >= 0
@@ -147,6 +147,14 @@ def index_values(values: SparseValues) -> Any:
     ordered = given.sort(-1).values
     repeated = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)
     return "a row with one number twice" if repeated.any() else None
+
+
+def _rows_in_use(values: SparseValues) -> torch.Tensor | None:
+    """``sparse_indices`` without the rows beyond a request's query length, which the operator doesn't read."""
+    given, lengths = values.sparse_indices, values.query
+    if given is None or lengths is None or values.call.layout_query != "BSND":
+        return given
+    return given[torch.arange(given.shape[1]) < torch.tensor(lengths).unsqueeze(1)]
 
 
 def _most_keys(values: SparseValues) -> int | None:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels.contract import packed_dims
 from ..kernels.contract.fia_call import V2_NAMES
-from ..kernels.contract.fia_limits import PACKED_HEAD_DIMS
 
 
 def host(lengths: Tensor) -> Tensor:
@@ -18,15 +18,14 @@ def host(lengths: Tensor) -> Tensor:
     return lengths
 
 
-def packs(query: Tensor, value_dim: int, heads: int, kv_heads: int) -> bool:
+def packs(query: Tensor, value_dim: int, heads: int, kv_heads: int, paged: bool = False) -> bool:
     """Whether the device takes these heads in the packed layout TND, without a rope part.
 
-    ``query`` is any tensor with D last. D 64 needs a K/V head per query head.
+    ``query`` is any tensor with D last.
     """
     if query.device.type in ("cpu", "meta"):
         return True
-    dim = query.shape[-1]
-    return (dim, value_dim) in PACKED_HEAD_DIMS["TND"] and (dim != 64 or heads == kv_heads)
+    return packed_dims.packs("TND", query.shape[-1], value_dim, heads, kv_heads, paged)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None = None, **arguments: Any) -> Tensor:

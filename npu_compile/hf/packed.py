@@ -78,7 +78,7 @@ def attend_paged(
     if view.antiquant is not None:
         return _attend_int8(query, view, view.antiquant, sink, arguments)
     caches = view.key_cache.flatten(2), view.value_cache.flatten(2)
-    packed = packs(query, dim, heads, kv_heads)
+    packed = packs(query, dim, heads, kv_heads, paged=True)
     if view.decode and (sink is None or not packed):
         # One token sees all its request's keys: no mask, which paged decode gets wrong on devices.
         return attend(query.unsqueeze(1), *caches, sink, input_layout="BSND", **arguments).squeeze(1)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from npu_compile.kernels.contract.packed_dims import packs
 from npu_compile.kernels.layouts import LAYOUTS
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.values import aten, is_call, same
@@ -69,19 +70,15 @@ def decode_reason(call: FiaCall, ranks: int, heads_sharded: bool) -> str | None:
 def packed_head_dim(call: FiaCall, target: Target) -> int:
     """The head dim to pad a packed call to on ``target``; 0 where it is taken as it is.
 
-    Devices take packed heads of 128, and of 64 with a K/V head per query head (op-plugin docs).
-    Larger ones are left for the contract to judge.
+    Larger ones than 128, to which all smaller ones can be padded, are left for the contract to judge.
     """
     if target is Target.CPU or call.argument("query_rope") is not None:
         return 0
-    layout = LAYOUTS[call.input_layout].query
-    merged = layout == "BSH"
-    dims = [
-        int(_size(call.query, -1)) // (call.num_heads if merged else 1),
-        int(_size(call.value, -1)) // (call.num_key_value_heads if merged else 1),
-    ]
-    plain = dims == [128, 128] or (dims == [64, 64] and call.num_heads == call.num_key_value_heads)
-    return 0 if plain or max(dims) > 128 else 128
+    merged = LAYOUTS[call.input_layout].query == "BSH"
+    query = int(_size(call.query, -1)) // (call.num_heads if merged else 1)
+    value = int(_size(call.value, -1)) // (call.num_key_value_heads if merged else 1)
+    taken = packs("TND", query, value, call.num_heads, call.num_key_value_heads)
+    return 0 if taken or max(query, value) > 128 else 128
 
 
 def empty_row_reason(node: fx.Node) -> str | None:

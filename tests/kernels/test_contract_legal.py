@@ -106,6 +106,17 @@ LEGAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "indexer, paged": ("npu_lightning_indexer", sparse.paged_keys(sparse.indexer()), EVERYWHERE),
     "quantised indexer": ("npu_quant_lightning_indexer", sparse.quant_indexer(), EVERYWHERE),
     "sparse attention": ("npu_sparse_flash_attention", sparse.sparse(), EVERYWHERE),
+    "sparse attention, indices of rows beyond the query lengths": (
+        "npu_sparse_flash_attention",
+        sparse.sparse(
+            q=2,
+            sparse_indices=torch.tensor([[0, 1], [7, 7], [99, -9], [5, 5]], dtype=torch.int32).view(
+                2, 2, 1, 2
+            ),
+            actual_seq_lengths_query=torch.tensor([1, 0], dtype=torch.int32),
+        ),
+        EVERYWHERE,
+    ),
     "sparse attention, paged": (
         "npu_sparse_flash_attention",
         sparse.paged_keys(sparse.sparse(), "kv"),

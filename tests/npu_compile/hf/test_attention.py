@@ -54,7 +54,7 @@ def close(got: Tensor, wanted: list[Tensor], tolerance: float = 1e-5) -> None:
 def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both forms: the packed layout, and the batch that devices need for head sizes it doesn't take."""
     if request.param == "padded":
-        monkeypatch.setattr(npu_compile.hf.packed, "packs", lambda *_: False)
+        monkeypatch.setattr(npu_compile.hf.packed, "packs", lambda *_, **__: False)
     return str(request.param)
 
 
@@ -196,7 +196,7 @@ def test_bad_tables_are_named(change: dict[str, Any], message: str) -> None:
 
 
 def recorded(query: Tensor, view: Any, monkeypatch: pytest.MonkeyPatch, packed: bool, **kwargs: Any) -> Any:
-    monkeypatch.setattr(npu_compile.hf.packed, "packs", lambda *_: packed)
+    monkeypatch.setattr(npu_compile.hf.packed, "packs", lambda *_, **__: packed)
     with Recorder() as recorder:
         run(query, None, None, **kwargs, **{KEYWORD: view})
     ((args, arguments),) = recorder.named("ascend_fia.npu_fused")
@@ -233,4 +233,7 @@ def test_packing_follows_the_devices_rules() -> None:
     assert packs(OnNpu(64), 64, 8, 8)
     assert not packs(OnNpu(64), 64, 8, 2)
     assert not packs(OnNpu(80), 80, 8, 8)
+    assert packs(OnNpu(192), 192, 8, 8)
+    assert not packs(OnNpu(192), 192, 8, 2)
+    assert not packs(OnNpu(192), 192, 8, 8, paged=True)
     assert packs(torch.empty(1, 8, 80), 80, 8, 2)
