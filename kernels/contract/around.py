@@ -109,6 +109,12 @@ def prolog_tokens(call: Call) -> Any:
     return None if ok else f"{x} with rope_sin {sin} and rope_cos {cos}"
 
 
+@rule("mla_prolog.dtype", "token_x", "it is bfloat16 or of 8 bits", targets=DEVICES)
+def prolog_dtype(call: Call) -> Any:
+    x = call.tensor("token_x")
+    return x if x.dtype != torch.bfloat16 and x.dtype.itemsize > 1 else None
+
+
 @rule("mla_prolog.weights", "weight_uk", "it is (N, D, Hckv), and the other weights fit it")
 def prolog_weights(call: Call) -> Any:
     uk, dq, uq, dkv = (call.tensor(f"weight_{name}") for name in ("uk", "dq", "uq_qr", "dkv_kr"))
@@ -203,6 +209,6 @@ ROTARY_RULES = (rotary_mode, rotary_form)
 BMM_FORM = (bmm_form, bmm_perm, bmm_bias)
 BMM_RULES = (bmm_sizes, bmm_aligned)
 PROLOG_FORM = (prolog_tokens, prolog_weights, prolog_cache_mode)
-PROLOG_RULES = (prolog_index, prolog_heads)
+PROLOG_RULES = (prolog_dtype, prolog_index, prolog_heads)
 FUSION_FORM = (fusion_layout, fusion_rank)
 FUSION_RULES = (fusion_heads, fusion_mask, fusion_lengths, fusion_keep_prob)

@@ -150,7 +150,7 @@ def index_values(values: SparseValues) -> Any:
 
 
 def _rows_in_use(values: SparseValues) -> torch.Tensor | None:
-    """``sparse_indices`` without the rows beyond a request's query length, which the operator doesn't read."""
+    """``sparse_indices`` without the rows beyond query lengths, which the operator doesn't read."""
     given, lengths = values.sparse_indices, values.query
     if given is None or lengths is None or values.call.layout_query != "BSND":
         return given

@@ -33,7 +33,8 @@ def _prolog(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Query (…, N, Hckv), its rope part (…, N, Dr), its scale, the normalised latent query and its scale.
 
-    ``…`` is token_x's (B, S) or (T,). Outputs that aren't asked for are empty.
+    ``…`` is token_x's (B, S) or (T,). Outputs that aren't asked for are empty. Floats are bfloat16, the only
+    ones that a device takes; wider tokens, which the CPU kernels compute with, stay what they are.
     """
     if token_x.dim() not in (2, 3) or rope_sin.dim() != token_x.dim() or weight_uk.dim() != 3:
         raise RuntimeError(
@@ -44,11 +45,11 @@ def _prolog(
     count = tokens[0] * tokens[1] if len(tokens) == 2 else tokens[0]
     heads, latent = weight_uk.shape[0], weight_uk.shape[2]
     quantised_query = weight_quant_mode in (2, 3, 4, 5) and kv_cache_quant_mode == 1
+    wide = token_x.is_floating_point() and token_x.dtype.itemsize > 1
+    dtype = token_x.dtype if wide else torch.bfloat16
 
-    query = token_x.new_empty(
-        [*tokens, heads, latent], dtype=token_x.dtype if quantised_query else torch.bfloat16
-    )
-    query_rope = token_x.new_empty([*tokens, heads, rope_sin.shape[-1]], dtype=torch.bfloat16)
+    query = token_x.new_empty([*tokens, heads, latent], dtype=token_x.dtype if quantised_query else dtype)
+    query_rope = token_x.new_empty([*tokens, heads, rope_sin.shape[-1]], dtype=dtype)
     query_scale = token_x.new_empty([count, heads, 1] if quantised_query else [0], dtype=torch.float32)
     norm = weight_uq_qr.new_empty([*tokens, weight_dq.shape[1]] if query_norm_flag else [0])
     scaled_norm = query_norm_flag and weight_quant_mode in DYNAMIC_QUANT

@@ -241,6 +241,9 @@ OTHER_REFUSALS: dict[str, Refusal] = {
         BMM, {"input": zeros(8, 7, 24), "weight": zeros(8, 24, 128)}, "weight", A2
     ),
     "mla_prolog.tokens": Refusal(PROLOG, around.prolog(rope_sin=zeros(1, 5, 64)), "token_x"),
+    "mla_prolog.dtype": Refusal(
+        PROLOG, around.prolog(token_x=zeros(5, 256, dtype=torch.float16)), "token_x", A2
+    ),
     "mla_prolog.weights": Refusal(PROLOG, around.prolog(weight_uk=zeros(4, 128, 512)), "weight_uk"),
     "mla_prolog.cache_mode": Refusal(PROLOG, around.prolog(cache_mode="Norm"), "cache_mode"),
     "mla_prolog.cache_index": Refusal(PROLOG, around.prolog(cache_index=zeros(5, dtype=I32)), "cache_index"),

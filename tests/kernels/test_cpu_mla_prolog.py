@@ -241,6 +241,20 @@ def test_a_cache_that_does_not_fit_is_left_alone() -> None:
     assert not args[-2].any() and not args[-1].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_meta_tensors_have_the_dtypes_of_real_ones(dtype: torch.dtype) -> None:
+    args, options = small_call(query_norm_flag=True)
+    args = [tensor.to(dtype) for tensor in args]
+    real = npu.npu_mla_prolog_v3(*args, **options)
+    meta = npu.npu_mla_prolog_v3(
+        *(tensor.to("meta") for tensor in args),
+        cache_index=options["cache_index"].to("meta"),
+        query_norm_flag=True,
+    )
+    assert [(t.dtype, t.shape) for t in meta] == [(t.dtype, t.shape) for t in real]
+    assert real[0].dtype == dtype
+
+
 def test_an_empty_cache_is_not_written() -> None:
     args, options = small_call()
     want = npu.npu_mla_prolog_v3(*args, **options)[0]
