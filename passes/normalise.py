@@ -21,7 +21,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.flex.attention import write_out_flex_attention
-from npu_compile.passes.flex.vmap import write_out_vmaps
 from npu_compile.passes.vmap_regions import expand_vmap
 
 
@@ -40,7 +39,7 @@ def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.Graph
     """
     mode = _fake_mode(example_inputs)
     try:
-        module = expand_vmap(write_out_vmaps(module), mode)
+        module = expand_vmap(module, mode)
     except Exception as error:
         raise NormaliseError(f"under vmap: {type(error).__name__}: {error}") from error
     attributes = _tensor_attributes(module)

@@ -2,8 +2,6 @@
 
 * ``scalar_program``: which functions of single elements can be evaluated over whole index ranges by
   broadcasting, and the nodes that do it;
-* ``vmap``: ``torch.vmap`` of such functions in dynamo's graph, which Hugging Face's masks and
-  ``create_block_mask`` use;
 * ``shared_calls``: one node for what all layers compute alike;
 * ``score_mod``: what a ``score_mod`` does to a score, and why some can't be fused;
 * ``attention``: ``flex_attention`` with such mods as ``scaled_dot_product_attention`` with a mask.

@@ -1,7 +1,6 @@
 """Functions of single elements, and their values over whole index ranges.
 
-The body of a ``mask_mod``, a ``score_mod`` or a vmapped mask function computes one element: its graph
-holds 0-d tensors only. Pointwise operators act alike on 0-d tensors and on tensors that broadcast against
+A ``mask_mod`` or ``score_mod`` computes one element: its graph holds 0-d tensors only. Pointwise operators act alike on 0-d tensors and on tensors that broadcast against
 each other, and so does indexing by as many 0-d tensors as the indexed tensor has dimensions. A graph of
 nothing else can be evaluated everywhere at once by giving it index tensors such as (B, 1, 1, 1) and
 (1, 1, 1, K).
