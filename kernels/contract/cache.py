@@ -90,14 +90,20 @@ def _slot_count(call: Call) -> Any:
     )
 
 
-@rule("scatter_pa.slots", "slot_mapping", "slots are within 0 and the cache's, none twice; -1 doesn't skip")
+@rule(
+    "scatter_pa.slots",
+    "slot_mapping",
+    "slots are within 0 and the cache's, none twice, or -1, which isn't written",
+    source="op-plugin docs, ops-transformer kernels",
+)
 def slots(values: Values) -> Any:
     given, count = host_tensor(values.args["slot_mapping"]), _slot_count(values.call)
     if given is None or not given.numel() or given.dim() != 1:
         return None
-    if int(given.min()) < 0 or int(given.max()) >= count:
+    if int(given.min()) < -1 or int(given.max()) >= count:
         return f"{int(given.min())} to {int(given.max())}, with {count} slots"
-    return "one slot twice" if given.unique().numel() != given.numel() else None
+    written = given[given >= 0]
+    return "one slot twice" if written.unique().numel() != written.numel() else None
 
 
 @rule("gather_pa.form", "block_tables", "it is int32 (B, columns)")

@@ -28,9 +28,10 @@ def npu_scatter_pa_kv_cache(
     """Write ``key`` (T, N, D) and ``value`` (T, N, Dv) to the caches' slots ``slot_mapping`` (T,), in place.
 
     ``cache_mode`` None or Norm: caches (blocks, block_size, N, D). PA_NZ, the default: (blocks, N * D / x,
-    block_size, x). Slots are unique and in range: the operator has no marker for tokens to skip. Compressed
-    caches (``compress_lens`` and its companions) have no documented meaning and are refused. Raises before
-    anything is written.
+    block_size, x). Slots are unique and in range; a token with slot -1 isn't written, which the documents leave
+    out and the operator's published kernels do on every device (CANN ops-transformer). Compressed caches
+    (``compress_lens`` and its companions) have no documented meaning and are refused. Raises before anything
+    is written.
     """
     if compress_lens is not None or compress_seq_offsets is not None or seq_lens is not None:
         raise NotImplementedError(
@@ -44,7 +45,7 @@ def npu_scatter_pa_kv_cache(
     if key.shape[:2] != value.shape[:2] or key_cache.shape[0] != value_cache.shape[0]:
         raise ValueError(f"value: {tuple(value.shape)} doesn't go with key {tuple(key.shape)}")
     block_size = key_cache.shape[2 if nz else 1]
-    slots = require_slots("slot_mapping", slot_mapping, key_cache.shape[0] * block_size, key.shape[0])
+    slots = require_slots("slot_mapping", slot_mapping, key_cache.shape[0] * block_size, key.shape[0], True)
     for rows, cache in ((key, key_cache), (value, value_cache)):
         write(rows, nz_tokens(cache, rows.shape[1]) if nz else cache, slots)
 

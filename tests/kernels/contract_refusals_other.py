@@ -201,7 +201,7 @@ OTHER_REFUSALS: dict[str, Refusal] = {
     "scatter_pa.contiguous": Refusal(
         SCATTER, around.scatter_pa(key=zeros(2, 3, 32).transpose(0, 1)), "key", A2
     ),
-    "scatter_pa.slots": Refusal(SCATTER, around.scatter_pa(slot_mapping=lengths(0, -1, 5)), "slot_mapping"),
+    "scatter_pa.slots": Refusal(SCATTER, around.scatter_pa(slot_mapping=lengths(0, -2, 5)), "slot_mapping"),
     "gather_pa.form": Refusal(GATHER, around.gather_pa(block_tables=lengths(0, 1)), "block_tables"),
     "gather_pa.seq_lens": Refusal(GATHER, around.gather_pa(is_seq_lens_cumsum=True), "seq_lens"),
     "gather_pa.out": Refusal(GATHER, around.gather_pa(key=zeros(20, 64)), "key"),

@@ -74,7 +74,19 @@ def test_functional_scatter_leaves_its_inputs_alone() -> None:
     assert (cache == 0).all() and new.sum() == 8
 
 
-@pytest.mark.parametrize("slots", [[0, 0], [0, 16], [-1, 3], [0]])
+@pytest.mark.parametrize("mode", ["Norm", "PA_NZ"])
+def test_scatter_skips_slots_of_minus_one(mode: str) -> None:
+    key, cache = torch.arange(1.0, 33.0).view(4, 1, 8), torch.zeros(1, 16, 1, 8)
+    stores = [cache.view(1, 1, 16, 8) if mode == "PA_NZ" else cache for _ in "kv"]
+    npu.npu_scatter_pa_kv_cache(
+        key, key, stores[0], stores[1].clone(), torch.tensor([-1, 9, -1, 15]), cache_mode=mode
+    )
+    want = torch.zeros(16, 8)
+    want[9], want[15] = key[1, 0], key[3, 0]
+    assert torch.equal(cache.view(16, 8), want)
+
+
+@pytest.mark.parametrize("slots", [[0, 0], [0, 16], [-2, 3], [0]])
 def test_refused_scatter_writes_nothing(slots: list[int]) -> None:
     key = torch.ones(2, 1, 4)
     key_cache, value_cache = torch.zeros(1, 16, 1, 4), torch.zeros(1, 16, 1, 4)

@@ -15,8 +15,6 @@ from transformers.generation.continuous_batching.cache_allocators import (
     SlidingAttentionCacheAllocator,
 )
 
-from ...errors import AscendFiaError
-
 RING, LATENT = "ascend_fia_ring", "ascend_fia_latent"
 """The attention types under which the allocators are known to transformers."""
 
@@ -99,17 +97,3 @@ def reads_table(allocator: Any, longest_query: int) -> bool:
     if isinstance(allocator, RingAllocator):
         return longest_query == 1
     return not isinstance(allocator, LatentAllocator) or longest_query <= ABSORBED_QUERY
-
-
-def trash_slots(allocator: Any, count: int) -> list[int]:
-    """Slots of the sector that padding tokens may write to, each used once.
-
-    Raises AscendFiaError where there are fewer of them than ``count``.
-    """
-    size, stride = allocator.tokens_per_page, allocator.block_physical_stride
-    first = allocator.write_trash_index
-    slots = [first + b * stride + t for b in range(allocator.blocks_per_sector) for t in range(size)]
-    if count > len(slots):
-        rule = f"{count} padding rows need {count} slots of their own, a sector has {len(slots)}"
-        raise AscendFiaError("page_size", size, rule)
-    return slots[:count]

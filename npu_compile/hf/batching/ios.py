@@ -10,9 +10,12 @@ from torch import Tensor
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
 from transformers.generation.continuous_batching.requests import FutureRequestState
 
-from .allocators import RingAllocator, trash_slots
+from .allocators import RingAllocator
 from .cache import FiaPagedCache
 from .step import KEYWORD, Gather, Part, Step
+
+NOWHERE = -1
+"""The slot of a token that isn't written."""
 
 Request = tuple[str, int, int]
 """Id, tokens in the cache before the step, tokens of the step."""
@@ -22,7 +25,7 @@ class FiaBatchIOs(ContinuousBatchingIOs):
     """Adds a :class:`Step` to the model's arguments.
 
     Steps of one token per request are padded as the engine asks, so that they can be captured; padding rows
-    have no keys and write to slots that nobody reads. Other steps come as they are.
+    have no keys and write nothing. Other steps come as they are.
     """
 
     cache: FiaPagedCache
@@ -72,7 +75,7 @@ class FiaBatchIOs(ContinuousBatchingIOs):
             table = self.block_table[index, :rows].clamp_(min=0)
             parts.append(
                 Part(
-                    slots=self._on_device(slots + trash_slots(allocator, padding)),
+                    slots=self._on_device(slots + [NOWHERE] * padding),
                     kv_lengths=torch.tensor(lengths + [0] * padding),
                     block_table=table,
                 )

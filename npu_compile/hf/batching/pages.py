@@ -18,7 +18,7 @@ Pair = tuple[Tensor, Tensor]
 
 class Pages(Protocol):
     def write(self, layer: int, rows: Pair, pages: Pair, slots: Tensor) -> None:
-        """Put ``rows`` in ``slots`` (T,)."""
+        """Put ``rows`` in ``slots`` (T,); those with slot -1 nowhere, which the first row isn't."""
 
     def read(self, layer: int, pages: Pair, slots: Tensor) -> Pair:
         """New tensors with the rows in ``slots``, in the model's dtype."""
@@ -104,8 +104,11 @@ class TokenPages:
 
     def write(self, layer: int, rows: Pair, pages: Pair, slots: Tensor) -> None:
         new = [token_scale(real) for real in rows]
+        # An index has no -1 that skips: rows of padding write what the first row writes.
+        skipped = slots < 0
+        indices = torch.where(skipped, slots[:1], slots)
         for scales, scale in zip(self._scales[layer], new, strict=True):
-            scales.view(-1).index_copy_(0, slots, scale)
+            scales.view(-1).index_copy_(0, indices, torch.where(skipped, scale[:1], scale))
         keys, values = (quantise(real, s[:, None, None]) for real, s in zip(rows, new, strict=True))
         _scatter((keys, values), pages, slots, "Norm")
 

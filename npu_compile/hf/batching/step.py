@@ -26,9 +26,10 @@ class Gather:
 class Part:
     """The step for the layers of one allocator.
 
-    ``slots`` are where the cache is written, ``written`` the step's tokens that go there (None: all). With a
-    ``block_table`` attention reads the cache, and ``kv_lengths`` are per request. Without, it reads packed
-    tensors, and they are cumulative: of the step's own tokens, or of those that ``gather`` reads.
+    ``slots`` are where the cache is written, -1 for rows of padding, ``written`` the step's tokens that go
+    there (None: all). With a ``block_table`` attention reads the cache, and ``kv_lengths`` are per request.
+    Without, it reads packed tensors, and they are cumulative: of the step's own tokens, or of those that
+    ``gather`` reads.
     """
 
     slots: Tensor

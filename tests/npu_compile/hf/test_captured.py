@@ -85,13 +85,17 @@ def test_families(family: str) -> None:
     assert fallbacks() == []
 
 
-def test_padding_rows_write_nothing_that_is_read() -> None:
-    """Five requests in a graph for eight: per layer, five rows of keys and of values change, and beside them
-    only the sector that belongs to no request."""
-    model = build("llama")
+@pytest.mark.parametrize(
+    ("family", "width"),
+    [("llama", 2 * 2 * 16), ("gemma3", 2 * 2 * 16), ("gpt_oss", 2 * 2 * 16), ("deepseek_v3", 32 + 8)],
+)
+def test_padding_rows_write_nothing(family: str, width: int) -> None:
+    """Five requests in a graph for eight: of the whole memory, the numbers of five tokens change, ``width``
+    for each of two layers, all of them in blocks of these requests."""
+    model = build(family)
     running = engine(model, prompts(5, 60), 6)
     cache = running.cache
-    trash = slice(cache.bytes_per_sector, 2 * cache.bytes_per_sector)
+    never_allocated = cache.cache_tensor[: 2 * cache.bytes_per_sector]
     replayed = 0
     for step in running.steps():
         before = cache.cache_tensor.clone()
@@ -100,12 +104,18 @@ def test_padding_rows_write_nothing_that_is_read() -> None:
         if count("replays") == replays:
             continue
         replayed += 1
-        changed = before != cache.cache_tensor
-        changed[trash] = False
-        rows = changed.view(-1, 2 * 16 * 4).any(1)
-        assert int(rows.sum()) == 5 * 2 * 2
-        assert not changed[: cache.bytes_per_sector].any()
+        changed = (before != cache.cache_tensor).view(-1, 4).any(1)
+        assert int(changed.sum()) == 5 * 2 * width
+        assert not never_allocated.any()
     assert replayed >= 3
+
+
+def test_more_padding_than_a_block_has_tokens() -> None:
+    model, requests = build("llama"), prompts(34, 20)
+    running = engine(model, requests, 5, max_requests_per_batch=64, max_batch_tokens=512)
+    assert running.run() == sequential(model, requests, 5)
+    assert count("replays") >= 2
+    assert fallbacks() == []
 
 
 def test_new_weights_between_rollouts() -> None:
