@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from npu_compile.errors import AscendFiaError
+from npu_compile.options import parse
 
 from .fingerprint import fingerprint
 from .group import GroupLike, agree, resolve
@@ -44,6 +45,7 @@ def context_parallel(
     """
     if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
         raise AscendFiaError("max_length", max_length, "must be an int of at least 1")
+    parse(options=options)
     process_group = resolve(group)
     layout = Interleave(process_group.size(), interleave)
     if is_sharded(model):
@@ -54,5 +56,6 @@ def context_parallel(
     device = next(model.parameters()).device
     size = f"{type(model).__name__} with {sum(p.numel() for p in model.parameters())} parameters"
     settings = {"max_length": max_length, "interleave": interleave, "model": size}
+    settings["options"] = repr(sorted((options or {}).items()))
     agree(process_group, {**settings, "weights": fingerprint(model)}, device)
     return ContextParallelModel(model, process_group, layout, max_length, options or {})

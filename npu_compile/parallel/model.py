@@ -93,11 +93,12 @@ class ContextParallelModel:
         return logits
 
     @torch.no_grad()
-    def decode(self, tokens: Tensor) -> Tensor:
+    def decode(self, tokens: Tensor | Sequence[int]) -> Tensor:
         """Append one token to each sequence: (B,) int64, as rank 0 of the group has them.
 
         Returns (B, V) logits. Raises AscendFiaError where a sequence is full.
         """
+        tokens = torch.as_tensor(tokens)
         if self._cache is None or tokens.shape != self.lengths.shape:
             rule = f"needs one token for each of the {len(self.lengths)} sequences that were prefilled"
             raise AscendFiaError("tokens", tokens, rule)

@@ -15,12 +15,17 @@ from .layout.zigzag import Zigzag
 Prompts = Sequence[Sequence[int] | Tensor] | Tensor
 """Token ids per sequence, or a (B, L) tensor of sequences of one length."""
 
+TOKEN_TYPES = (torch.int64, torch.int32)
+
 
 def token_lists(prompts: Prompts) -> list[Tensor]:
     """One 1-D int64 tensor a sequence. Raises AscendFiaError for what is no batch of sequences."""
-    if any(torch.as_tensor(tokens).ndim != 1 for tokens in prompts):
-        raise AscendFiaError("prompts", prompts, "needs a list of token ids, unpadded, for each sequence")
-    sequences = [torch.as_tensor(tokens, dtype=torch.int64, device="cpu").flatten() for tokens in prompts]
+    sequences: list[Tensor] = []
+    for tokens in prompts:
+        row = None if isinstance(tokens, str) else torch.as_tensor(tokens, device="cpu")
+        if row is None or row.ndim != 1 or (row.numel() and row.dtype not in TOKEN_TYPES):
+            raise AscendFiaError("prompts", prompts, "needs a list of token ids, unpadded, for each sequence")
+        sequences.append(row.to(torch.int64))
     if not sequences or min(tokens.numel() for tokens in sequences) == 0:
         raise AscendFiaError("prompts", prompts, "needs at least one sequence, and a token in each")
     return sequences

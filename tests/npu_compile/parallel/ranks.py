@@ -19,7 +19,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "transformers", "npu_compile.parallel.model", "torch._dynamo"])
 
 
-def run_ranks(world, function, *arguments, timeout=60, deadline=240):
+def run_ranks(world, function, *arguments, timeout=300, deadline=900):
     """``function(rank, *arguments)`` on ``world`` ranks; returns the results by rank.
 
     A rank that raises gives ``RankError`` as its result, and one that dies ``None``. ``timeout`` is the

@@ -67,6 +67,11 @@ def test_models_that_mix_tokens_otherwise_are_refused():
     assert "a state from token to token" in unsupported(model, 64, layout)
 
 
+def test_an_unknown_option_is_named_before_anything_runs():
+    with pytest.raises(AscendFiaError, match=r"options\['mlaa'\].*did you mean 'mla'"):
+        context_parallel(tiny("llama"), max_length=64, options={"mlaa": "absorb"})
+
+
 @pytest.mark.parametrize("max_length", [0, -1, 64.0, True])
 def test_a_max_length_is_a_length(max_length):
     with pytest.raises(AscendFiaError, match=f"max_length={max_length}: must be an int"):
@@ -88,6 +93,8 @@ def _bad_calls(rank):
         lambda: parallel.prefill([[1, 2], []]),
         lambda: parallel.prefill([1, 2, 3]),
         lambda: parallel.prefill(torch.tensor([1, 2, 3])),
+        lambda: parallel.prefill(["a prompt", "another"]),
+        lambda: parallel.prefill([[1.5, 2.5]]),
         lambda: parallel.generate(prompts_of((8, 20)), 6),
         lambda: parallel.generate(prompts_of((8,)), 0),
         lambda: parallel.prefill(prompts_of((25,))),
@@ -107,11 +114,11 @@ def _bad_calls(rank):
 
 def test_bad_calls_are_named_and_change_nothing():
     for errors, lengths in results(run_ranks(2, _bad_calls)):
-        (early, empty, hole, flat, flat_tensor, no_room, no_tokens, long), later = errors[:8], errors[8:]
-        good, other_batch, too_few, full, short = later
+        early, empty, hole, *no_lists, no_room, no_tokens, long = errors[:10]
+        good, other_batch, too_few, full, short = errors[10:]
         assert good == ""
         assert "0 sequences that were prefilled" in early and "at least one sequence" in empty
-        assert "a list of token ids" in flat and "a list of token ids" in flat_tensor
+        assert len(no_lists) == 4 and all("a list of token ids" in error for error in no_lists)
         assert "prompts=[13, 25]" in no_room and "max_new_tokens=0: must be at least 1" in no_tokens
         assert "a token in each" in hole and "more than max_length=24" in long
         assert "the batch has 2 sequences" in other_batch and "one token for each of the 2" in too_few
