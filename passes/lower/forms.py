@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,8 +40,8 @@ class CallForm:
     plain: dict[str, Any]
     to_bnsd: Views = ()
     notes: tuple[str, ...] = ()
-    late_sink: fx.Node | None = None
     expanded_from: Any = None
+    late_sink: fx.Node | None = field(default=None, kw_only=True)
 
     def emit(self, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
         """Insert the call; its node, and its result as (B, N, Q, D_v)."""
