@@ -1,0 +1,151 @@
+"""The ways to call a model: each gives the outputs to compare, or doesn't apply to a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers.models.auto import modeling_auto
+
+from tests.models.ledger.arguments import BATCH, LENGTH, tokens
+from tests.models.ledger.build import Built
+from tests.models.ledger.inputs import Inputs
+
+Outputs = list[torch.Tensor]
+Forward = Callable[..., Any]
+Case = Callable[[Built, Forward], Outputs]
+
+PADDED = 3
+CACHE_LENGTH = 16
+
+
+class NotApplicable(Exception):
+    """A case that a model has no use for."""
+
+
+def outputs_of(result: Any) -> Outputs:
+    """The floating-point tensors of a forward's result, caches left out."""
+    if isinstance(result, torch.Tensor):
+        return [result.clone()] if result.is_floating_point() else []
+    if isinstance(result, dict):
+        kept = [value for name, value in result.items() if "cache" not in name and "past_key" not in name]
+        return [tensor for value in kept for tensor in outputs_of(value)]
+    if isinstance(result, list | tuple):
+        return [tensor for value in result for tensor in outputs_of(value)]
+    return []
+
+
+def prefill(built: Built, forward: Forward) -> Outputs:
+    return outputs_of(forward(**built.inputs))
+
+
+def padded(built: Built, forward: Forward) -> Outputs:
+    """Left-padded for decoders, right-padded for encoders: the first row has three padded positions."""
+    ids = built.inputs.get("input_ids")
+    if ids is None or ids.shape != (BATCH, LENGTH) or not _takes(built, "attention_mask"):
+        raise NotApplicable
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    mask[0, slice(PADDED) if is_decoder(built) else slice(-PADDED, None)] = 0
+    found = outputs_of(forward(**{**built.inputs, "attention_mask": mask}))
+    if built.model.config.is_encoder_decoder:
+        return [values for values in found if values.shape[:2] != ids.shape or values is found[0]]
+    return [_real(values, mask) for values in found]
+
+
+def _real(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return values[mask.bool()] if values.shape[:2] == mask.shape else values
+
+
+def static_decode(built: Built, forward: Forward) -> Outputs:
+    return _decode(built, forward, _static_cache, 2)
+
+
+def dynamic_decode(built: Built, forward: Forward) -> Outputs:
+    return _decode(built, forward, _dynamic_cache, 2)
+
+
+def _static_cache(config: Any) -> Any:
+    return StaticCache(config=config, max_cache_len=CACHE_LENGTH)
+
+
+def _dynamic_cache(config: Any) -> Any:
+    return DynamicCache(config=config)
+
+
+def _decode(
+    built: Built,
+    forward: Forward,
+    make_cache: Callable[[Any], Any],
+    steps: int,
+    between: Callable[[Any], Any] | None = None,
+) -> Outputs:
+    """A prompt of 9 tokens by the plain model, then ``steps`` of one token; ``between`` is done to the cache
+    in between."""
+    cache, ids, inputs = _prepare(built, make_cache)
+    text = tokens(length=LENGTH + steps)
+    found = _step(built.model.forward, {**inputs, ids: text[:, :LENGTH]}, cache)
+    if between is not None:
+        between(cache)
+    for position in range(LENGTH, LENGTH + steps):
+        found += _step(forward, {**inputs, ids: text[:, position : position + 1]}, cache)
+    return found
+
+
+def _step(forward: Forward, inputs: Inputs, cache: Any) -> Outputs:
+    result = forward(**inputs, cache=cache, use_cache=True)
+    return [result.logits.clone()] if "logits" in result else outputs_of(result)[:1]
+
+
+def _prepare(built: Built, make_cache: Callable[[Any], Any]) -> tuple[Any, str, Inputs]:
+    """The cache, the argument that the new tokens are, and the other arguments of each step."""
+    config = built.model.config
+    if not _takes(built, "cache") or not hasattr(built.model, "generate"):
+        raise NotApplicable
+    if config.is_encoder_decoder and "decoder_input_ids" in built.inputs:
+        given = {name: value for name, value in built.inputs.items() if name != "decoder_input_ids"}
+        decoder = config.get_text_config(decoder=True)
+        cache = EncoderDecoderCache(make_cache(decoder), make_cache(decoder))
+        return cache, "decoder_input_ids", {"encoder_outputs": built.model.get_encoder()(**given)}
+    if not is_decoder(built):
+        raise NotApplicable
+    return make_cache(config.get_text_config(decoder=True)), "input_ids", {}
+
+
+def chunked_prefill(built: Built, forward: Forward) -> Outputs:
+    """A prompt in chunks of 5 and 4 tokens into a static cache."""
+    cache, ids, inputs = _prepare(built, _static_cache)
+    found: Outputs = []
+    for chunk in tokens().split((5, 4), 1):
+        found += _step(forward, {**inputs, ids: chunk}, cache)
+    return found
+
+
+def beam_reorder(built: Built, forward: Forward) -> Outputs:
+    """A step after the rows of a dynamic cache have been reordered."""
+    rows = torch.tensor([1, 1])
+    return _decode(built, forward, _dynamic_cache, 1, lambda cache: cache.reorder_cache(rows))
+
+
+def is_decoder(built: Built) -> bool:
+    """A model that generates text on its own, by transformers' tables."""
+    tables = (
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    )
+    name = type(built.model).__name__
+    known = any(name == value or name in value for table in tables for value in table.values())
+    return known and not built.model.config.is_encoder_decoder and "input_ids" in built.inputs
+
+
+def _takes(built: Built, name: str) -> bool:
+    return name in inspect.signature(built.model.forward).parameters
+
+
+CASES: dict[str, Case] = {
+    case.__name__: case
+    for case in (prefill, padded, static_decode, dynamic_decode, chunked_prefill, beam_reorder)
+}

@@ -1,0 +1,143 @@
+"""Attention computations of a run, counted below the compiler's level and without its code.
+
+Every operator that runs is seen. An attention computation is
+
+* a fused operator of torch's own (``_scaled_dot_product_*``, ``_native_multi_head_attention``), or
+* a softmax whose input comes from a product of two computed values (a product with a parameter, such
+  as a router's or a classifier's, is none) and whose result goes into another product.
+
+"Comes from" goes through everything but products, convolutions, normalisations, sorting and look-ups.
+Attention without a product or without a softmax (linear attention, state space layers, sigmoid scores,
+sums of element-wise products) isn't counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+from torch.utils.weak import WeakIdKeyDictionary
+
+FUSED = ("_scaled_dot_product_", "_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+PRODUCTS = ("aten::bmm", "aten::mm", "aten::baddbmm", "aten::addmm", "aten::addbmm")
+SOFTMAXES = ("aten::_softmax", "aten::_safe_softmax")
+VIEWS = (
+    "aten::t",
+    "aten::transpose",
+    "aten::permute",
+    "aten::view",
+    "aten::_unsafe_view",
+    "aten::reshape",
+    "aten::expand",
+    "aten::unsqueeze",
+    "aten::squeeze",
+    "aten::select",
+    "aten::slice",
+    "aten::detach",
+    "aten::clone",
+    "aten::_to_copy",
+    "aten::alias",
+    "aten::as_strided",
+    "aten::split",
+    "aten::repeat",
+)
+ENDS = (
+    "aten::convolution",
+    "aten::native_layer_norm",
+    "aten::native_group_norm",
+    "aten::_fused_rms_norm",
+    "aten::topk",
+    "aten::sort",
+    "aten::argmax",
+    "aten::embedding",
+    "aten::native_batch_norm",
+)
+
+
+@dataclass(eq=False)
+class Softmax:
+    """One softmax over a product's result; ``used``: a product has read it."""
+
+    used: bool = False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a tensor comes from."""
+
+    weight: bool = False
+    score: bool = False
+    softmaxes: frozenset[Softmax] = frozenset()
+
+
+NOTHING = Origin()
+
+
+@dataclass
+class Count:
+    """``fused``: by torch's own operators; ``written``: by a product, a softmax and a product."""
+
+    fused: int = 0
+    softmaxes: list[Softmax] = field(default_factory=list)
+
+    @property
+    def written(self) -> int:
+        return sum(softmax.used for softmax in self.softmaxes)
+
+    @property
+    def total(self) -> int:
+        return self.fused + self.written
+
+
+class Counting(TorchDispatchMode):
+    """Counts the attention computations of what runs inside of it, into ``count``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = Count()
+        self._origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def _origin(self, value: torch.Tensor) -> Origin:
+        if isinstance(value, torch.nn.Parameter):
+            return Origin(weight=True)
+        return self._origins.get(value, NOTHING)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = func._schema.name
+        read = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
+        origin = self._of_result(name, [self._origin(value) for value in read])
+        if origin != NOTHING:
+            for value in tree_flatten(result)[0]:
+                if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                    self._origins[value] = origin
+        return result
+
+    def _of_result(self, name: str, read: list[Origin]) -> Origin:
+        if any(part in name for part in FUSED):
+            self.count.fused += 1
+            return NOTHING
+        if name in PRODUCTS:
+            return self._product(read[-2:])
+        softmaxes = frozenset().union(*(origin.softmaxes for origin in read))
+        if name in SOFTMAXES:
+            if not read[0].score:
+                return NOTHING
+            self.count.softmaxes.append(Softmax())
+            return Origin(softmaxes=frozenset(self.count.softmaxes[-1:]))
+        if name in ENDS:
+            return NOTHING
+        weight = name in VIEWS and bool(read) and read[0].weight
+        return Origin(weight, any(origin.score for origin in read), softmaxes)
+
+    def _product(self, factors: list[Origin]) -> Origin:
+        if any(factor.weight for factor in factors):
+            return NOTHING
+        probabilities = [softmax for factor in factors for softmax in factor.softmaxes]
+        for softmax in probabilities:
+            softmax.used = True
+        return NOTHING if probabilities else Origin(score=True)

@@ -1,0 +1,206 @@
+"""One type, one attention implementation, some cases: what the plain model computes, what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._dynamo.backends.registry import lookup_backend
+from torch.utils._pytree import tree_map
+
+import npu_compile
+from tests.models.ledger.build import UNSUPPORTED, Built, NotBuilt, build, sentence
+from tests.models.ledger.cases import CASES, Case, NotApplicable, Outputs
+from tests.models.ledger.count import Counting
+from tests.models.ledger.data import Record
+
+TOLERANCE = 1e-4
+
+
+@dataclass
+class Graph:
+    """One graph that dynamo handed over; ``counted`` is known once it has run."""
+
+    counted: int = 0
+    runs: int = 0
+    report: npu_compile.GraphReport | None = None
+
+
+@dataclass
+class Watched:
+    """A backend that has ``name`` compile, and counts in each graph as dynamo gave it."""
+
+    name: str
+    graphs: list[Graph] = field(default_factory=list)
+
+    def __call__(self, module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        graph = Graph()
+        self.graphs.append(graph)
+        run = lookup_backend(self.name)(module, inputs)
+        if self.name == "ascend_fia":
+            graph.report = npu_compile.last_report().graphs[-1]
+
+        def counted(*args: Any) -> Any:
+            if not graph.runs:
+                with Counting() as counting:
+                    module.forward(*tree_map(_copy, args))
+                graph.counted = counting.count.total
+            graph.runs += 1
+            return run(*args)
+
+        return counted
+
+
+def _copy(value: Any) -> Any:
+    """A graph may write to what it is given, but never to parameters."""
+    return (
+        value.clone()
+        if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter)
+        else value
+    )
+
+
+def measure(model_type: str, attention: str, cases: Sequence[str], baseline: bool) -> Iterator[Record]:
+    """The records of ``cases``. With ``baseline``, backend="eager" is run beside ours."""
+    try:
+        built = build(model_type, attention)
+    except NotBuilt as error:
+        unsupported = str(error) == UNSUPPORTED
+        status = "unsupported" if unsupported else "not built"
+        yield Record(model_type, attention, "", status=status, detail="" if unsupported else str(error))
+        return
+    yield Record(
+        model_type, attention, "", status="built", model=type(built.model).__name__, size=built.size,
+        inputs=sorted(built.inputs),
+    )  # fmt: skip
+    for name in cases:
+        record = Record(model_type, attention, name)
+        with contextlib.suppress(NotApplicable):
+            _measure(record, built, CASES[name], baseline)
+            yield record
+
+
+def _measure(record: Record, built: Built, case: Case, baseline: bool) -> None:
+    counting = Counting()
+
+    def forward(**inputs: Any) -> Any:
+        with counting:
+            return built.model.forward(**inputs)
+
+    try:
+        with torch.no_grad():
+            torch.manual_seed(0)
+            expected = case(built, forward)
+    except NotApplicable:
+        raise
+    except Exception as error:
+        record.status, record.detail = "the plain model raises", sentence(error)
+        return
+    record.counted, record.fused = counting.count.total, counting.count.fused
+    if not record.counted and record.case != "prefill":
+        raise NotApplicable
+    ours = Watched("ascend_fia")
+    try:
+        actual = _compiled(built, case, ours)
+        record.error, record.argmax = difference(actual, expected)
+    except Exception as error:
+        record.status, record.detail = "raises", sentence(error, 300)
+    _tell(record, ours)
+    wrong = record.status == "raises" or record.error > TOLERANCE or not record.argmax
+    if baseline or wrong:
+        _compare(record, built, case, expected, actual if record.status != "raises" else None, wrong)
+
+
+def _compare(
+    record: Record, built: Built, case: Case, expected: Outputs, actual: Outputs | None, wrong: bool
+) -> None:
+    """Whether backend="eager" has as many graphs and the same faults."""
+    eager = Watched("eager")
+    try:
+        plain = _compiled(built, case, eager)
+        error, argmax = difference(plain, expected)
+    except Exception as failure:
+        if wrong:
+            record.status, record.detail = "the eager backend raises", sentence(failure)
+        return
+    record.eager_graphs = len(eager.graphs)
+    if error > TOLERANCE or not argmax:
+        record.status = "the eager backend differs"
+        if actual is not None:
+            record.error, record.argmax = difference(actual, plain)
+            if record.error > TOLERANCE or not record.argmax:
+                record.status = "mismatch"
+    elif wrong and record.status != "raises":
+        record.status = "mismatch"
+
+
+def _compiled(built: Built, case: Case, backend: Watched) -> Outputs:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.manual_seed(0)
+        return case(built, torch.compile(built.model.forward, backend=backend))
+
+
+def _tell(record: Record, ours: Watched) -> None:
+    """What the reports of all graphs say, next to what was counted in them."""
+    record.graphs = len(ours.graphs)
+    for graph in ours.graphs:
+        sites = graph.report.sites if graph.report else ()
+        lowered = [site for site in sites if site.lowered]
+        left = Counter(f"{site.form}: {site.reason}" for site in sites if not site.lowered)
+        record.traced += graph.counted
+        record.lowered += len(lowered)
+        record.unlisted += max(0, graph.counted - len(sites))
+        record.surplus += max(0, len(lowered) - graph.counted)
+        for site in lowered:
+            name = f"{site.op} {site.input_layout} sparse_mode={site.sparse_mode} {without_names(site.mask)}"
+            record.rows[name] = record.rows.get(name, 0) + 1
+        record.where += [_place(site.source) for site in sites if not site.lowered]
+        for reason, count in left.items():
+            record.left[reason] = record.left.get(reason, 0) + count
+        if graph.report and not sites and graph.counted:
+            for note in graph.report.notes:
+                record.left[note] = record.left.get(note, 0) + graph.counted
+                record.unlisted -= graph.counted
+                break
+    record.where = sorted(set(record.where))
+    record.outside = max(0, record.counted - sum(graph.counted * graph.runs for graph in ours.graphs))
+
+
+def _place(source: str) -> str:
+    """``file:line`` without the folders."""
+    return source.rpartition("/")[2]
+
+
+def without_names(text: str) -> str:
+    """A mask's or a reason's class: names of values in a graph, which say nothing here, are dots."""
+    return re.sub(r"\b[A-Za-z]\w*_\w*\d\w*\b|\b[a-z]+_[a-z_]+\b|\bL_\w+", "…", text)
+
+
+def difference(actual: Outputs, expected: Outputs) -> tuple[float, bool]:
+    """The largest error, relative to each output's largest value (at least 1), and whether every arg-max
+    of the actual output is one of the expected output's, up to the tolerance."""
+    if [tuple(value.shape) for value in actual] != [tuple(value.shape) for value in expected]:
+        return float("inf"), False
+    worst, agrees = 0.0, True
+    for got, want in zip(actual, expected, strict=True):
+        if not want.numel():
+            continue
+        got, want = got.double(), want.double()
+        same = (got == want) | (got.isnan() & want.isnan())
+        error = torch.where(same, 0.0, (got - want).abs()).nan_to_num(float("inf")).max()
+        finite = want[want.isfinite()].abs()
+        bound = max(1.0, float(finite.max())) if finite.numel() else 1.0
+        worst = max(worst, float(error) / bound)
+        if want.ndim:
+            chosen = want.gather(-1, got.argmax(-1, keepdim=True)).squeeze(-1)
+            best = want.amax(-1)
+            agrees &= bool(
+                ((chosen == best) | ((best - chosen).abs() <= TOLERANCE * bound) | best.isnan()).all()
+            )
+    return worst, agrees
