@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all bench lint format doctor clean
+.PHONY: demo test test-all bench lint format doctor ledger clean
 
 demo: $(READY)
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo.py
@@ -30,6 +30,9 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+ledger: $(READY)
+	$(TEST_ENV) nice $(BIN)/python -m tests.models.ledger --again
 
 doctor: $(READY)
 	$(BIN)/npu-compile doctor

@@ -23,7 +23,8 @@ class Record:
     ``counted`` attention computations in the plain run, ``fused`` of them through torch's own operator;
     ``traced``: those in graphs of dynamo, each graph once; ``outside``: those of the run that were in no
     graph; ``lowered``, ``left`` by reason and ``unlisted`` add up to ``traced``; ``surplus``: lowered, but
-    """A type with an attention implementation: how it was built (``case`` empty), or what a case gave.
+    not counted. ``where``: the lines that what is left comes from. ``rows``: what was lowered to, by
+    operator, layout, sparse mode and mask.
     ``graphs`` and ``eager_graphs``: of ours and of backend="eager".
     """
 
