@@ -110,6 +110,37 @@ def test_a_window_is_kept():
         assert (out - expected).abs().max() <= 1e-12
 
 
+def test_attention_sinks_are_kept():
+    """Every rank adds its heads' sinks to the softmax of its own queries."""
+    lengths, ranks, generator = [10, 7], 2, torch.Generator().manual_seed(2)
+    q, k, v = (
+        [torch.randn(n, heads, 64, generator=generator).bfloat16() for n in lengths] for heads in (4, 2, 2)
+    )
+    sinks, layout = torch.randn(4, generator=generator), Zigzag(tuple(lengths), ranks)
+    algorithms = []
+    for rank in range(ranks):
+        rows = [torch.cat(x)[layout.token_index(rank)].transpose(0, 1)[None] for x in (q, k, v)]
+        arguments = {"num_query_heads": 4, "num_key_value_heads": 2, "softmax_scale": 0.125}
+        arguments |= {"input_layout": "BNSD", "atten_mask": MASK, "sparse_mode": 3, "learnable_sink": sinks}
+        step = prefill_metadata(lengths, rank, Interleave(ranks)).step()
+        algorithms.append(prefill_attention(FiaCall(FIA_V2, *rows, arguments), step))
+    expected = torch.cat([with_sinks(*x, 0.125, sinks) for x in zip(q, k, v, strict=True)])
+    for rank, result in enumerate(simulate(algorithms)):
+        difference = result[0].transpose(0, 1) - expected[layout.token_index(rank)]
+        assert difference.abs().max() <= 2e-2
+
+
+def with_sinks(q, k, v, scale, sinks):
+    """Causal attention in float64, each head's sink one more score that has no value."""
+    q, k, v = q.double(), k.double().repeat_interleave(2, 1), v.double().repeat_interleave(2, 1)
+    rows = []
+    for i in range(q.shape[0]):
+        scores = torch.einsum("nd,knd->nk", q[i], k[: i + 1]) * scale
+        weights = torch.cat([scores, sinks.double()[:, None]], -1).softmax(-1)[:, :-1]
+        rows.append(torch.einsum("nk,knd->nd", weights, v[: i + 1]))
+    return torch.stack(rows)
+
+
 def test_the_midpoint_is_not_the_split(monkeypatch):
     """Where blocks differ in length, halving the local queries gives another result by a wide margin."""
     lengths, ranks = [10, 6, 9], 2

@@ -11,6 +11,8 @@ from npu_compile.parallel.metadata import prefill_metadata
 from npu_compile.passes.context_parallel.collectives import Group
 from npu_compile.passes.context_parallel.config import ContextParallel, StepInputs
 from npu_compile.passes.context_parallel.errors import ContextParallelError
+from npu_compile.passes.context_parallel.fia_call import FiaCall
+from npu_compile.passes.context_parallel.legality import decode_reason
 from npu_compile.passes.context_parallel.rewrite import Rewritten, rewrite
 from npu_compile.passes.site import SiteOutcome
 from npu_compile.passes.verify import verify
@@ -170,6 +172,15 @@ def test_what_depends_on_other_ranks_tokens_is_refused(program, inputs, config, 
     module = traced(program, *inputs)
     with pytest.raises(ContextParallelError, match=reason):
         rewrite(module, prefill() if config == "prefill" else ContextParallel("decode", GROUP))
+
+
+def test_sinks_are_refused_in_decode():
+    """Each rank would add them to its own part of the softmax."""
+    q, k, v, _ = decode_inputs()
+    operator = torch.ops.ascend_fia.npu_fused_infer_attention_score_v2.default
+    arguments = {"num_query_heads": 4, "num_key_value_heads": 2, "input_layout": "BNSD"}
+    call = FiaCall(operator, q, k, v, {**arguments, "learnable_sink": torch.zeros(4)})
+    assert decode_reason(call, 2, False) == "argument learnable_sink has no known meaning over ranks"
 
 
 def test_rows_that_the_program_fills_are_refused():
