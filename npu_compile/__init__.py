@@ -1,9 +1,9 @@
 """A torch.compile backend that runs the attention of unmodified models on Ascend's fused operators.
 
 Nothing needs importing to use it: ``torch.compile(model, backend="ascend_fia")``. What is here
-tells what the backend did: :func:`explain`, :func:`last_report`. Importing this package imports
-nothing else (``npu-compile doctor`` works where ``import torch`` fails), but where torch is imported,
-before or after, ``torch.ops.npu`` and ``torch.ops.ascend_fia`` have their operators.
+tells what the backend did: :func:`explain`, :func:`last_report`, or would do: :func:`plan`. Importing
+this package imports nothing else (``npu-compile doctor`` works where ``import torch`` fails), but where
+torch is imported, before or after, ``torch.ops.npu`` and ``torch.ops.ascend_fia`` have their operators.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .explainer import explain
     from .kv_quant.calibrate import calibrate_kv
     from .options import Options
+    from .planning.planner import plan
+    from .planning.result import Plan
     from .report import GraphReport, Report
     from .report_log import last_report
 
@@ -25,20 +27,24 @@ __all__ = [
     "AscendFiaError",
     "GraphReport",
     "Options",
+    "Plan",
     "Report",
     "calibrate_kv",
     "explain",
     "last_report",
+    "plan",
 ]
 
 _HOME = {
     "AscendFiaError": "errors",
     "GraphReport": "report",
     "Options": "options",
+    "Plan": "planning.result",
     "Report": "report",
     "calibrate_kv": "kv_quant.calibrate",
     "explain": "explainer",
     "last_report": "report_log",
+    "plan": "planning.planner",
 }
 
 

@@ -29,9 +29,29 @@ def _options(_: argparse.Namespace) -> int:
     return 0
 
 
+def _plan(given: argparse.Namespace) -> int:
+    from .planning.command import run
+
+    return run(given)
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    from .planning.command import arguments
+
+    arguments(parser)
+
+
+def _explain_arguments(parser: argparse.ArgumentParser) -> None:
+    from .planning.command import folder_arguments
+
+    folder_arguments(parser)
+
+
 COMMANDS = {
     "doctor": Command("say what is installed, what will run where, and what is wrong", _doctor),
     "options": Command("list what torch.compile's options= takes", _options),
+    "plan": Command("say what becomes of a model's attention, from its config alone", _plan, _plan_arguments),
+    "explain": Command("the plan of a local model folder", _plan, _explain_arguments),
 }
 
 

@@ -37,14 +37,14 @@ def explain(
         graphs.append(graph)
         return run
 
-    _compile_apart(model, backend)(*args, **kwargs)
+    compile_apart(model, backend)(*args, **kwargs)
     report = Report(tuple(graphs))
     if not quiet:
         report.print()
     return report
 
 
-def _compile_apart(model: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
+def compile_apart(model: Callable[..., Any], backend: Callable[..., Any]) -> Callable[..., Any]:
     """Compile ``model`` so that what is compiled goes away with the returned function.
 
     Dynamo keeps compiled code with the code object it traced; here that is one nobody else has.

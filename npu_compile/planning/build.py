@@ -1,0 +1,61 @@
+"""Models of a config at their true sizes, without weights: on the meta device, or as fake tensors of the CPU.
+
+Layers are looked at on the meta device, where a deep model is made fast. What is compiled is fake: dynamo
+can't trace all that models do to tensors on the meta device (an index that is a list, a constant).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import AscendFiaError
+
+
+def build(config: Any, dtype: torch.dtype, where: AbstractContextManager[Any]) -> nn.Module:
+    """The model of ``config`` with parameters of ``dtype``, for inference, made in the context ``where``.
+
+    Raises AscendFiaError where transformers can't make a model of the config.
+    """
+    model_class = class_of(config)
+    try:
+        with where, torch.no_grad(), _no_first_values():
+            model: nn.Module = model_class._from_config(config, dtype=dtype)
+    except Exception as error:
+        rule = f"transformers can't build a {model_class.__name__} of it: {type(error).__name__}: {error}"
+        raise AscendFiaError("config", config.model_type, rule) from error
+    return model.eval()
+
+
+def _no_first_values() -> AbstractContextManager[Any]:
+    """Leaves out what gives weights their first values, some of which reads them."""
+    try:
+        from transformers.initialization import no_init_weights
+    except ImportError:  # transformers 4
+        from transformers.modeling_utils import no_init_weights
+    skipped: AbstractContextManager[Any] = no_init_weights()
+    return skipped
+
+
+def class_of(config: Any) -> Any:
+    """The model class that the config names, or what transformers uses for the model type by itself."""
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    for name in config.architectures or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    mappings = (
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+        auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        auto.MODEL_MAPPING,
+    )
+    for mapping in mappings:
+        if type(config) in mapping:
+            return mapping[type(config)]
+    rule = "transformers has no model class for it; name one in 'architectures'"
+    raise AscendFiaError("config['model_type']", config.model_type, rule)
