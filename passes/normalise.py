@@ -17,6 +17,7 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compile.passes.dead_code import remove_dead_code
@@ -68,17 +69,30 @@ class _Retrace(fx.Interpreter):
         super().__init__(module, garbage_collect_values=False)
         self._attribute_names = attributes
         self._attribute_values: dict[str, Any] = {}
+        self._regions: list[torch.autocast] = []
         self.where = "the graph's inputs"
 
     def run_flat(self, *args: Any) -> Any:
         count = len(args) - len(self._attribute_names)
         self._attribute_values = dict(zip(self._attribute_names, args[count:], strict=True))
-        return self.run(*args[:count])
+        try:
+            return self.run(*args[:count])
+        finally:
+            while self._regions:
+                self._regions.pop().__exit__(None, None, None)
 
     def run_node(self, n: fx.Node) -> Any:
         self.where = f"{n.op} {n.target}"
         if n.op == "get_attr" and n.target in self._attribute_values:
             return self._attribute_values[str(n.target)]
+        # Tracing would record the ends of an autocast region without going in; this does both.
+        if n.target is _enter_autocast:
+            self._regions.append(torch.autocast(*n.args))
+            self._regions[-1].__enter__()
+            return None
+        if n.target is _exit_autocast:
+            self._regions.pop().__exit__(None, None, None)
+            return None
         return super().run_node(n)
 
 

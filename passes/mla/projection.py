@@ -49,6 +49,9 @@ def projected(read: Operand, writes: Writes) -> Projected:
         raise Unprojected(f"the projected latent is changed in place by {written[0].name}")
     latent, weight = argument(linear, 0, "input"), argument(linear, 1, "weight")
     _check_weight(weight)
+    if value(linear).dtype != value(latent).dtype:
+        dtypes = f"in {value(linear).dtype} from a latent of {value(latent).dtype}"
+        raise Unprojected(f"autocast computes the keys' own part {dtypes}")
     sequence = _sequence_of(latent)
     if sequence is None:
         raise Unprojected(f"the latent has shape {tuple(shape(latent))}: one head is needed")

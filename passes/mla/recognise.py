@@ -40,7 +40,8 @@ def _with_parts(
     if (unfit := _unfit(key, value_, key_rope)) is not None:
         return NotAbsorbable(unfit)
     query_nope, query_rope = _query_parts(site, own, rope, around)
-    for operand in (key.latent, key_rope, query_nope, query_rope):
+    weights = [Operand(side.rows.weight, side.latent.read_at) for side in (key, value_)]
+    for operand in (key.latent, key_rope, query_nope, query_rope, *weights):
         if (write := around.writes.between(operand, site.output)) is not None:
             return NotAbsorbable(f"{operand.node.name} is overwritten ({write.name}) before the attention")
     latent = key.latent

@@ -107,6 +107,24 @@ def test_autocast_regions_are_kept(run: Any) -> None:
     assert torch.equal(result, expected)
 
 
+def test_values_have_the_dtypes_of_their_autocast_region(run: Any) -> None:
+    """Also where regions are nested and switch autocast off, as rotary embeddings do."""
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = F.linear(x, w)
+            with torch.autocast("cpu", enabled=False):
+                off = F.linear(x, w)
+            again = F.linear(x, w)
+        return inside, off, again, F.linear(x, w)
+
+    run(step, random(3, 17), random(5, 17, seed=1))
+    (module,) = run.seen
+    dtypes = [node.meta["val"].dtype for node in module.graph.nodes if node.target is aten.linear.default]
+    assert dtypes == [torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_an_untraceable_operation_is_named() -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
