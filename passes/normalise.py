@@ -87,7 +87,8 @@ class _Retrace(fx.Interpreter):
             return self._attribute_values[str(n.target)]
         # Tracing would record the ends of an autocast region without going in; this does both.
         if n.target is _enter_autocast:
-            self._regions.append(torch.autocast(*n.args))
+            region: Any = n.args
+            self._regions.append(torch.autocast(*region))
             self._regions[-1].__enter__()
             return None
         if n.target is _exit_autocast:
