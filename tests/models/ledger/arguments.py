@@ -55,15 +55,23 @@ def _mels(config: Any) -> int:
     return find(config, "num_mel_bins", "feature_size", "n_mels", "input_feat_size", "input_dim", default=80)
 
 
+def _vocabulary(config: Any) -> int:
+    return find(config.get_text_config(), "vocab_size", default=FIRST_SPECIAL_TOKEN)
+
+
 def _input_ids(config: Any) -> list[torch.Tensor]:
     channels = find(config, "num_channels", "num_codebooks", default=2)
     codes = tokens(length=LENGTH * channels).reshape(BATCH, LENGTH, channels)
-    return [tokens(), codes % 8]
+    return [tokens() % _vocabulary(config), codes % 8]
 
 
 def _decoder_input_ids(config: Any) -> list[torch.Tensor]:
-    ids = tokens(seed=3)
+    ids = tokens(seed=3) % _vocabulary(config)
     return [ids, ids.repeat_interleave(2, 0)]
+
+
+def _frames_a_patch(config: Any) -> int:
+    return find(config, "temporal_patch_size", "patch_temporal", default=1)
 
 
 def _pixels(config: Any) -> list[torch.Tensor]:
@@ -75,7 +83,7 @@ def _pixels(config: Any) -> list[torch.Tensor]:
     return [
         noise(BATCH, channels, size, size),
         noise(BATCH, find(config, "num_frames", default=2), channels, size, size),
-        noise(BATCH * GRID**2, flat * find(config, "temporal_patch_size", default=1)),
+        noise(BATCH * GRID**2, flat * _frames_a_patch(config)),
         noise(BATCH * GRID**2, channels, patch, patch),
         noise(BATCH, GRID**2, flat),
         noise(BATCH, channels, 64, 64),
@@ -110,7 +118,7 @@ def _wave(config: Any) -> list[torch.Tensor]:
 
 def _hidden(config: Any) -> list[torch.Tensor]:
     width, patch = _width(config), find(config, "patch_size", default=8)
-    flat = 3 * patch**2 * find(config, "temporal_patch_size", default=1)
+    flat = 3 * patch**2 * _frames_a_patch(config)
     shapes = [(BATCH * GRID**2, flat), (BATCH, LENGTH, width), (BATCH * GRID**2, width)]
     return [noise(*shape) for shape in (*shapes, (BATCH, FRAMES, 160), (BATCH, 3, 32, 32))]
 

@@ -16,7 +16,7 @@ import torch
 from tests.models.ledger.arguments import BATCH, LENGTH, MAKERS, tokens
 
 Inputs = dict[str, Any]
-MOST_COMBINATIONS = 24
+MOST_COMBINATIONS = 12
 
 COMPANIONS = (
     *("input_features", "input_features_mask", "future_values", "future_time_features"),
