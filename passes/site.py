@@ -24,7 +24,7 @@ Views = tuple[tuple[Any, tuple[Any, ...]], ...]
 class MaskTerm:
     """One thing done to the scores before the softmax, in program order.
 
-    ``node`` broadcasts to the scores' (B, N, Q, K).
+    ``node``, seen through ``views``, broadcasts to the scores' (B, N, Q, K).
 
     * ``keep``: bool, True takes part; elsewhere the score becomes ``fill``.
     * ``drop``: bool, True is masked out; there the score becomes ``fill``.
@@ -35,6 +35,7 @@ class MaskTerm:
     kind: Literal["keep", "drop", "add", "causal"]
     node: fx.Node | None = None
     fill: float = float("-inf")
+    views: Views = ()
 
 
 @dataclass(frozen=True)

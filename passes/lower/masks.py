@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from npu_compile.passes.emit_node import call, fake_mode_of
 from npu_compile.passes.mask.emit import MaskEmitter
 from npu_compile.passes.mask.meaning import MaskAnalyser, MaskNotExpressible
 from npu_compile.passes.mask.plan import Bound, MaskPlan, plan_mask
+from npu_compile.passes.mask.writer import Writer
 from npu_compile.passes.recognise.assemble import Declined
-from npu_compile.passes.site import AttentionSite
+from npu_compile.passes.site import AttentionSite, MaskTerm, Views
 from npu_compile.passes.values import Writes, aten, value
 
 CAUSAL_MASK = "causal_mask_2048"
@@ -46,6 +47,8 @@ class MaskLowering:
         self._module = module
         self._graph = module.graph
         self._analyser = MaskAnalyser(module.graph, writes)
+        self._writes = writes
+        self._writer = Writer(module.graph, writes)
         self._emitters: dict[torch.device, MaskEmitter] = {}
         self._shared: dict[object, fx.Node] = {}
 
@@ -56,7 +59,8 @@ class MaskLowering:
             Declined: the operator has no way to say this mask.
         """
         try:
-            meaning = self._analyser.analyse(site.masks, site.scores, site.softmax_dtype)
+            masks = [self._seen(mask) for mask in site.masks]
+            meaning = self._analyser.analyse(masks, site.scores, site.softmax_dtype)
         except MaskNotExpressible as error:
             raise Declined(str(error)) from error
         plan = plan_mask(meaning, site.scores, zero_if_empty=site.sink is not None)
@@ -76,6 +80,25 @@ class MaskLowering:
             plain |= {"pre_tokens": plan.pre_tokens, "next_tokens": plan.next_tokens}
         rows = self._rows_beside_sink(emitter, plan) if site.sink is not None else _rows(emitter, plan, site)
         return MaskArguments(tensors, plain, plan.words, _lengths_in_words(plan), **rows)
+
+    def _seen(self, mask: MaskTerm) -> MaskTerm:
+        """``mask`` as a node of its own where views lie between it and the scores.
+
+        Raises:
+            MaskNotExpressible: its node is written to after it was made.
+        """
+        if mask.node is None or not mask.views:
+            return mask
+        node, views = mask.node, mask.views
+        if any(write > node for write in self._writes.to(node)):
+            raise MaskNotExpressible(f"the mask {node.name} is written to in place before it is read")
+        seen = self._once(("seen", node, str(views)), lambda: self._through(node, views))
+        return replace(mask, node=seen, views=())
+
+    def _through(self, node: fx.Node, views: Views) -> fx.Node:
+        for target, arguments in views:
+            node = self._writer.call(target, node, *arguments)
+        return node
 
     def _rows_beside_sink(self, emitter: MaskEmitter, plan: MaskPlan) -> dict[str, Any]:
         """With nothing to attend the sink takes all of the softmax, and the row is 0, not the mean of V."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined
+from npu_compile.passes.recognise.axes import Axes, Axis, Dim, Frame
 from npu_compile.passes.recognise.product import Product, match_product
 from npu_compile.passes.values import (
     argument,
@@ -20,33 +23,66 @@ from npu_compile.passes.values import (
 )
 
 
-def weighted_by(node: fx.Node, has_sink: bool = False) -> Product:
-    """The product with V that the probabilities ``node`` go into; without their last key if that is a sink.
+@dataclass(frozen=True)
+class Weighted:
+    """The product with V: V, its axes and those of the result, and which are summed over."""
+
+    node: fx.Node
+    value: fx.Node
+    value_frame: Frame
+    frame: Frame
+    summed: frozenset[Axis]
+
+
+def weighted_by(softmax: fx.Node, axes: Axes, frame: Frame, has_sink: bool = False) -> Weighted:
+    """The product with V that the probabilities ``softmax`` go into.
+
+    ``frame`` is that of the probabilities; a sink is their last key, which V must not meet.
 
     Raises:
         Declined: they go somewhere else, or also somewhere else.
     """
-    current = node
+    current = softmax
     while True:
         user = only_user(current)
         if user is None:
             raise Declined("the attention probabilities are used more than once (for example, returned)")
         product = match_product(user)
-        if product is not None and user.args and _reads_as_lhs(product, current):
+        if product is not None and current in (product.left, product.right):
             if has_sink:
                 raise Declined("the probability of the attention sink is not dropped before V")
-            if product.scale != 1.0 or product.added is not None:
-                raise Declined("the product with V is scaled or added to in one call")
-            return product
+            return _weighted(product, current, axes.resolve(frame))
         if is_call(user, aten.dropout, aten.dropout_) and drops(user):
             raise Declined("dropout is active: the fused operator has no dropout")
+        moved = axes.after(user, frame)
         if has_sink and _drops_last(user):
-            has_sink, current = False, user
-            continue
-        casts = is_call(user, aten.to, aten._to_copy) and value(user).dtype.is_floating_point
-        if not casts and same_value_input(user) is not current and not _regroups(user):
+            has_sink = False
+        elif moved is not None:
+            frame = moved
+        elif not _casts(user) and same_value_input(user) is not current:
             raise Declined(f"the attention probabilities are changed by {user.name} before they meet V")
         current = user
+
+
+def _weighted(product: Product, probabilities: fx.Node, frame: Frame) -> Weighted:
+    if product.scale != 1.0 or product.added is not None or product.left is product.right:
+        raise Declined("the product with V is scaled or added to in one call")
+    left, right, result = product.letters
+    own, theirs, values = (left, right, product.right)
+    if product.right is probabilities:
+        own, theirs, values = (right, left, product.left)
+    named: dict[str, Dim] = dict(zip(own, frame, strict=True))
+    for letter, size in zip(theirs, shape(values), strict=True):
+        if letter and letter not in named:
+            named[letter] = () if same(size, 1) else (Axis(size),)
+    named[""] = ()
+    summed = frozenset(axis for letter in product.summed for axis in named[letter])
+    value_frame, out = (tuple(named.get(letter, ()) for letter in letters) for letters in (theirs, result))
+    return Weighted(product.node, values, value_frame, out, summed)
+
+
+def _casts(node: fx.Node) -> bool:
+    return is_call(node, aten.to, aten._to_copy) and value(node).dtype.is_floating_point
 
 
 def _drops_last(node: fx.Node) -> bool:
@@ -56,17 +92,3 @@ def _drops_last(node: fx.Node) -> bool:
     rank, keys = len(shape(node)), shape(node_input(node))[-1]
     last, start = argument(node, 1, "dim", 0) in (-1, rank - 1), argument(node, 2, "start")
     return last and start in (0, None) and same(shape(node)[-1], keys - 1)
-
-
-def _reads_as_lhs(product: Product, probabilities: fx.Node) -> bool:
-    if is_call(product.node, aten.einsum.default):
-        return argument(product.node, 1, "tensors")[0] is probabilities
-    return product.node.args[0] is probabilities
-
-
-def _regroups(node: fx.Node) -> bool:
-    """A reshape between (B, N, Q, K) and (B*N, Q, K)."""
-    if not is_call(node, aten.view, aten.reshape, aten._unsafe_view):
-        return False
-    before, after = shape(node_input(node)), shape(node)
-    return len(after) >= 3 and same(before[-1], after[-1]) and same(before[-2], after[-2])

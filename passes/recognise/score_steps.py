@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from npu_compile.passes.recognise.axes import is_reshape, permutation_of
 from npu_compile.passes.recognise.row_maximum import row_maximum
 from npu_compile.passes.site import MaskTerm
 from npu_compile.passes.values import (
@@ -31,13 +32,15 @@ _UNKNOWN_FILL = "masked scores get a value that is not known when compiling"
 
 @dataclass(frozen=True)
 class Step:
-    """``node`` is made of ``scores`` by a scale, a mask, a reshape, or something that can't be fused.
+    """``node`` is made of ``scores`` by a scale, a mask, a view, or something that can't be fused.
 
+    ``moves``: by a reshape or a permutation.
     ``floor``: scores below this number become it. ``sink``: (..., 1), a logit that joins each row as its
     last key. ``beside``: nodes that read ``scores`` for nothing but this step.
     """
 
     scores: fx.Node
+    moves: bool = False
     scale: float | fx.Node = 1.0
     mask: MaskTerm | None = None
     floor: float | None = None
@@ -57,20 +60,13 @@ def steps_to(node: fx.Node) -> Iterator[Step]:
             and value(node.args[0]).dtype.is_floating_point
         ):
             yield Step(node.args[0])
-    elif is_call(node, aten.view, aten.reshape, aten._unsafe_view, aten.unsqueeze, aten.squeeze):
-        if len(shape(node)) <= 4 and _keeps_matrices(node):
-            yield Step(node_input(node))
+    elif is_reshape(node) or permutation_of(node) is not None:
+        yield Step(node_input(node), moves=True)
     else:
         for targets, steps in _RULES:
             if is_call(node, *targets):
                 yield from steps(node)
                 return
-
-
-def _keeps_matrices(node: fx.Node) -> bool:
-    """Whether a reshape regroups batch and heads only: the (Q, K) plane stays."""
-    before, after = shape(node_input(node)), shape(node)
-    return len(before) >= 2 and len(after) >= 2 and same_shape(before[-2:], after[-2:])
 
 
 def constant(node: Any) -> float | None:
@@ -146,11 +142,16 @@ def _subtracted(node: fx.Node) -> Iterator[Step]:
     scores, other = node.args[:2]
     if not is_tensor(scores):
         return
-    readers = row_maximum(scores, other, node) if argument(node, 2, "alpha", 1) == 1 else None
+    alpha = argument(node, 2, "alpha", 1)
+    readers = row_maximum(scores, other, node) if alpha == 1 else None
     if readers is not None:
         yield Step(scores, beside=readers)
-    else:
-        yield Step(scores, obstacle="a tensor is subtracted from the scores")
+    elif not same_shape(shape(scores), shape(node)):
+        yield Step(scores, obstacle=_BROADCAST)
+    elif is_tensor(other) and isinstance(alpha, (int, float)):
+        yield Step(scores, mask=MaskTerm("add", other, views=((aten.mul.Tensor, (-alpha,)),)))
+    elif other != 0:
+        yield Step(scores, obstacle="a number is subtracted from the scores")
 
 
 def _joined(node: fx.Node) -> Iterator[Step]:

@@ -1,4 +1,4 @@
-"""How what goes into a softmax is made of a product: scales, masks, casts, reshapes, a sink."""
+"""How what goes into a softmax is made of a product: scales, masks, casts, views, a sink."""
 
 from __future__ import annotations
 
@@ -8,28 +8,40 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_compile.passes.recognise.axes import Axes, Axis, Frame
 from npu_compile.passes.recognise.product import Product, match_product
 from npu_compile.passes.recognise.score_steps import Step, steps_to
 from npu_compile.passes.site import MaskTerm, Operand
-from npu_compile.passes.values import operand, same, same_shape, shape, value
+from npu_compile.passes.values import aten, operand, same, shape, value
 
 _MAX_STEPS = 24
-_FLAT_HEADS = "a mask or scale is given per batch and head in one dimension"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A mask, scale or sink as it was joined to scores of ``frame``: aligned with it at the right."""
+
+    what: MaskTerm | Operand
+    frame: Frame
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What goes into the softmax: a product, and what was done to it since, in program order."""
+    """What goes into the softmax: a product, and what was done to it since, in program order.
+
+    ``left``, ``right`` and ``frame``: the axes of the product's factors and of the scores as they are now.
+    """
 
     product: Product
+    axes: Axes
+    left: Frame
+    right: Frame
+    frame: Frame
     scale: float = 1.0
-    tensor_scales: tuple[fx.Node, ...] = ()
-    masks: tuple[MaskTerm, ...] = ()
+    tensor_scales: tuple[Beside, ...] = ()
+    masks: tuple[Beside, ...] = ()
     mask_dtype: torch.dtype | None = None
-    wide: tuple[Any, ...] | None = None
-    """The (B, N, Q, K) shape that the scores have had on the way, if any."""
-    sink: Operand | None = None
-    """(..., 1): a logit that joins each row, once everything else is done to the scores."""
+    sink: Beside | None = None
     obstacle: str | None = None
 
 
@@ -42,7 +54,7 @@ def scores_of(node: Any, *readers: fx.Node, steps_left: int = _MAX_STEPS) -> Sco
         return None
     product = match_product(node)
     if product is not None:
-        found = Scores(product, product.scale, wide=shape(node) if len(shape(node)) == 4 else None)
+        found = _of_product(product)
         if product.added is not None:
             found = _then(found, Step(node, mask=product.added), node)
     else:
@@ -59,50 +71,69 @@ def scores_of(node: Any, *readers: fx.Node, steps_left: int = _MAX_STEPS) -> Sco
     return found
 
 
+def _of_product(product: Product) -> Scores:
+    named: dict[str, Axis] = {}
+    for node, letters in zip((product.left, product.right), product.letters, strict=False):
+        for letter, size in zip(letters, shape(node), strict=True):
+            if letter and not same(size, 1):
+                named.setdefault(letter, Axis(size))
+
+    def frame(letters: tuple[str, ...]) -> Frame:
+        return tuple((named[letter],) if letter in named else () for letter in letters)
+
+    left, right, result = map(frame, product.letters)
+    return Scores(product, Axes(), left, right, result, product.scale)
+
+
 def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
     """``done`` followed by one more step, which makes ``node``."""
     if step.obstacle is not None:
         return replace(done, obstacle=done.obstacle or step.obstacle)
+    if step.moves:
+        frame = done.axes.after(node, done.frame)
+        if frame is None:
+            regrouped = f"the axes of the scores are regrouped by {node.name}"
+            return replace(done, obstacle=done.obstacle or regrouped)
+        return replace(done, frame=frame)
     if done.sink is not None and (step.mask, step.floor, step.sink, step.scale) != (None, None, None, 1.0):
         return replace(done, obstacle="the scores are changed after a sink has joined them")
     if step.sink is not None:
-        if len(shape(step.sink)) == 3 and done.wide is not None:
-            return replace(done, obstacle=_FLAT_HEADS)
-        return replace(done, sink=operand(step.sink, node))
-    if (step.mask is not None or isinstance(step.scale, fx.Node)) and _regrouped(done, node):
-        return replace(done, obstacle="a mask or scale is applied where batch and heads are regrouped")
+        return replace(done, sink=Beside(operand(step.sink, node), done.frame))
     if step.floor is not None:
-        if any(term.kind == "add" for term in done.masks):
+        if any(_term(mask).kind == "add" for mask in done.masks):
             return replace(done, obstacle="the scores are clamped after a mask was added")
-        raised = tuple(replace(term, fill=max(term.fill, step.floor)) for term in done.masks)
-        done = replace(done, masks=raised)
-    elif step.mask is not None:
-        term = step.mask
-        if len(shape(node)) == 3 and done.wide is not None and _per_flat_head(term.node):
-            return replace(done, obstacle=_FLAT_HEADS)
-        done = replace(done, masks=(*done.masks, term), mask_dtype=value(node).dtype)
-    elif isinstance(step.scale, fx.Node) or step.scale != 1.0:
+        return replace(done, masks=tuple(_raised(mask, step.floor) for mask in done.masks))
+    if step.mask is not None:
+        added = Beside(step.mask, done.frame)
+        return replace(done, masks=(*done.masks, added), mask_dtype=value(node).dtype)
+    if isinstance(step.scale, fx.Node):
         if done.masks:
-            return replace(done, obstacle="the scores are scaled after a mask was added")
-        if isinstance(step.scale, fx.Node):
-            if len(shape(node)) == 3 and done.wide is not None and _per_flat_head(step.scale):
-                return replace(done, obstacle=_FLAT_HEADS)
-            done = replace(done, tensor_scales=(*done.tensor_scales, step.scale))
-        else:
-            done = replace(done, scale=done.scale * step.scale)
-    if done.wide is None and len(shape(node)) == 4:
-        if any(map(_per_flat_head, (*(term.node for term in done.masks), *done.tensor_scales))):
-            return replace(done, obstacle=_FLAT_HEADS)
-        done = replace(done, wide=shape(node))
-    return done
+            return replace(done, obstacle="the scores are scaled by a tensor after a mask was added")
+        factor = Beside(operand(step.scale, node), done.frame)
+        return replace(done, tensor_scales=(*done.tensor_scales, factor))
+    if step.scale != 1.0 and done.masks:
+        if step.scale < 0:
+            return replace(done, obstacle="the scores change their sign after a mask was added")
+        masks = tuple(_scaled(mask, step.scale, value(node).dtype) for mask in done.masks)
+        return replace(done, masks=masks, scale=done.scale * step.scale)
+    return replace(done, scale=done.scale * step.scale)
 
 
-def _per_flat_head(node: fx.Node | None) -> bool:
-    """A mask or scale (B*N, Q, K), which doesn't broadcast to scores of four dimensions."""
-    return node is not None and len(shape(node)) == 3 and not same(shape(node)[0], 1)
+def _term(mask: Beside) -> MaskTerm:
+    assert isinstance(mask.what, MaskTerm)
+    return mask.what
 
 
-def _regrouped(done: Scores, node: fx.Node) -> bool:
-    """Whether ``node`` has four dimensions as the scores have had, but another batch and head count."""
-    own = shape(node)
-    return done.wide is not None and len(own) == 4 and not same_shape(own[:2], done.wide[:2])
+def _raised(mask: Beside, floor: float) -> Beside:
+    term = _term(mask)
+    return replace(mask, what=replace(term, fill=max(term.fill, floor)))
+
+
+def _scaled(mask: Beside, factor: float, dtype: torch.dtype) -> Beside:
+    """The mask that does the same to scores which are multiplied by ``factor`` first."""
+    term = _term(mask)
+    if term.kind == "add":
+        views = (*term.views, (aten.mul.Tensor, (factor,)))
+        return replace(mask, what=replace(term, views=views))
+    fill = term.fill * factor
+    return replace(mask, what=replace(term, fill=fill if fill >= torch.finfo(dtype).min else -float("inf")))

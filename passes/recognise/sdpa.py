@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined, Parts, batched, unbatched
+from npu_compile.passes.recognise.leading import Leading
 from npu_compile.passes.site import MaskTerm
 from npu_compile.passes.values import argument, aten, is_call, is_tensor, node_input, operand, shape, value
 
@@ -28,6 +29,7 @@ def match_sdpa(node: fx.Node) -> Parts:
         scale = _default_scale(query)
     if not isinstance(scale, (int, float)):
         raise Declined("the scale is not a number known when compiling")
+    leading = Leading(query, key, value_) if len(shape(query)) > 4 else None
     masks: list[MaskTerm] = []
     if argument(node, 5, "is_causal", False):
         masks.append(MaskTerm("causal"))
@@ -35,14 +37,17 @@ def match_sdpa(node: fx.Node) -> Parts:
     if mask is not None:
         if not is_tensor(mask):
             raise Declined("the attention mask is not a tensor")
-        masks.append(MaskTerm("keep" if value(mask).dtype == torch.bool else "add", mask))
+        views = leading.mask_views(mask) if leading else ()
+        masks.append(MaskTerm("keep" if value(mask).dtype == torch.bool else "add", mask, views=views))
+    reads = [operand(given, node) for given in (query, key, value_)]
+    reads = [leading.folded(read) if leading else batched(read) for read in reads]
     return Parts(
         form="sdpa",
         output=node,
-        output_views=unbatched(len(shape(query))),
-        query=batched(operand(query, node)),
-        key=batched(operand(key, node)),
-        value=batched(operand(value_, node)),
+        output_views=leading.unfolded(node) if leading else unbatched(len(shape(query))),
+        query=reads[0],
+        key=reads[1],
+        value=reads[2],
         scale=float(scale),
         masks=tuple(masks),
         softmax_dtype=torch.float32 if value(node).dtype.itemsize < 4 else value(node).dtype,

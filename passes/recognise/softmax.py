@@ -8,29 +8,19 @@ another reader, who would then still need it.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import fx
 
-from npu_compile.passes.recognise.assemble import Declined, Parts, batched, operand_shape, unbatched
+from npu_compile.passes.recognise.arrange import Arrangement, arrange, frame_of
+from npu_compile.passes.recognise.assemble import Declined, Parts
 from npu_compile.passes.recognise.attention_like import why_not_read
-from npu_compile.passes.recognise.probabilities import weighted_by
-from npu_compile.passes.recognise.product import Product
-from npu_compile.passes.recognise.scores import Scores, scores_of
-from npu_compile.passes.site import Operand, Views
-from npu_compile.passes.values import (
-    argument,
-    aten,
-    is_call,
-    node_input,
-    same,
-    seen_through,
-    shape,
-    swapped_dims,
-    value,
-    viewed,
-)
+from npu_compile.passes.recognise.placing import placed, views_to
+from npu_compile.passes.recognise.probabilities import Weighted, weighted_by
+from npu_compile.passes.recognise.scores import Beside, Scores, scores_of
+from npu_compile.passes.site import MaskTerm, Operand, Views
+from npu_compile.passes.values import argument, aten, is_call, node_input, seen_through, shape, value, viewed
 
 _SOFTMAXES = (aten.softmax.int, aten._softmax, aten._safe_softmax, aten.special_softmax)
 
@@ -47,103 +37,90 @@ def match_softmax(node: fx.Node) -> Parts:
     """
     if not is_call(node, *_SOFTMAXES):
         raise Declined("the product with V takes the logarithms of probabilities")
-    if argument(node, 1, "dim") not in (-1, len(shape(node)) - 1):
-        raise Declined("the softmax is not over the last axis of the scores")
     scores = scores_of(node.args[0], node)
     if scores is None:
         raise Declined(why_not_read(node))
     if scores.obstacle is not None:
         raise Declined(scores.obstacle)
-    weighted = weighted_by(node, has_sink=scores.sink is not None)
-    if not _agrees(scores, weighted):
-        raise Declined("the axes of the scores are used in another order than batch, heads, queries, keys")
-    heads = scores.wide[:2] if scores.wide is not None else None
-    rank = 4 if heads is not None else len(operand_shape(scores.product.lhs))
-    query, key, values = (
-        _heads_apart(read, heads) for read in (scores.product.lhs, scores.product.rhs, weighted.rhs)
-    )
-    for factor in scores.tensor_scales:
-        query = viewed(query, aten.mul.Tensor, factor)
-    query, key, values = _precision_of_values(query, _last_two_swapped(key), values)
+    over = argument(node, 1, "dim") % len(shape(node))
+    if scores.sink is not None and over != len(shape(node)) - 1:
+        raise Declined("the sink is not put beside the keys")
+    weighted = weighted_by(node, scores.axes, scores.frame, has_sink=scores.sink is not None)
+    found = arrange(scores, weighted, over)
+    query, key, values = _operands(scores, weighted, found)
+    autocast = _autocast(scores.product.node, scores.product.right)
     return Parts(
         form="softmax",
         output=weighted.node,
-        output_views=unbatched(rank) + _flat_again(weighted.node, rank) + weighted.output_views,
-        query=batched(query),
-        key=batched(key),
-        value=batched(values),
+        output_views=_output_views(scores, weighted, found),
+        query=query,
+        key=key,
+        value=values,
         scale=scores.scale,
-        masks=scores.masks,
-        sink=None if scores.sink is None else batched(scores.sink),
+        masks=tuple(_mask(mask, scores, found) for mask in scores.masks),
+        sink=None if scores.sink is None else _sink(scores.sink, scores, found),
         softmax_dtype=scores.mask_dtype or value(node).dtype,
-        autocast=_autocast(scores.product) or _autocast(weighted),
+        autocast=autocast or _autocast(weighted.node, weighted.value),
     )
 
 
-def _autocast(product: Product) -> torch.dtype | None:
-    """The dtype that a product has under autocast where its operands have another one."""
-    dtype = value(product.node).dtype
-    return dtype if value(product.rhs.node).dtype != dtype else None
+def _autocast(product: fx.Node, factor: fx.Node) -> torch.dtype | None:
+    """The dtype that a product has under autocast where its factors have another one."""
+    dtype = value(product).dtype
+    return dtype if value(factor).dtype != dtype else None
 
 
-def _agrees(scores: Scores, weighted: Product) -> bool:
-    """Whether the products with K and V agree on which axis is which; only einsums can differ.
-
-    Where both swap the same two axes and nothing happens in between, the swap makes no difference.
-    """
-    swaps = scores.product.output_views
-    if not swaps:
-        return not weighted.lhs.views
-    plain = not scores.masks and not scores.tensor_scales
-    (target, dims), *more = swaps
-    keys = len(shape(scores.product.node)) - 1
-    return (
-        plain
-        and not more
-        and target is aten.transpose.int
-        and keys not in dims
-        and weighted.lhs.views == swaps
-    )
+def _operands(scores: Scores, weighted: Weighted, found: Arrangement) -> tuple[Operand, Operand, Operand]:
+    """Query (B, N, Q, D), key (B, N_kv, K, D) and value (B, N_kv, K, D_v)."""
+    product, axes = scores.product, scores.axes
+    sides = [(product.left, scores.left), (product.right, scores.right)]
+    (query, query_frame), (key, key_frame) = sides if found.left_is_query else reversed(sides)
+    groups = (found.batch, found.heads, found.query, found.head_dim)
+    placed_query = placed(query, product.node, query_frame, groups, axes)
+    for factor in scores.tensor_scales:
+        placed_query = viewed(placed_query, aten.mul.Tensor, _per_row(factor, scores, found))
+    groups = (found.batch, found.kv_heads, found.key, found.head_dim)
+    placed_key = placed(key, product.node, key_frame, groups, axes)
+    groups = (found.batch, found.kv_heads, found.key, found.value_dim)
+    placed_value = placed(weighted.value, weighted.node, weighted.value_frame, groups, axes)
+    return _precision_of_values(placed_query, placed_key, placed_value)
 
 
-def _heads_apart(read: Operand, heads: tuple[Any, ...] | None) -> Operand:
-    """A (B*N, S, D) operand as (B, N, S, D), by undoing the reshape that merged it where there is one."""
-    full = operand_shape(read)
-    if heads is None or len(full) != 3:
-        return read
-    batch, count = heads
-    if not same(full[0], batch * count):
-        return viewed(read, aten.unsqueeze.default, 0)
-    if is_call(read.node, aten.view, aten.reshape, aten._unsafe_view) and not read.views:
-        apart = node_input(read.node)
-        before = shape(apart)
-        if len(before) == 4 and all(map(same, before, (batch, count, *full[1:]))):
-            return seen_through(Operand(apart, read.read_at))
-    return viewed(read, aten.reshape.default, [batch, count, *full[1:]])
+def _output_views(scores: Scores, weighted: Weighted, found: Arrangement) -> Views:
+    """From (B, N, Q, D_v) to what the product with V computes."""
+    frame = scores.axes.resolve((found.batch, found.heads, found.query, found.value_dim))
+    return views_to(frame, scores.axes.resolve(weighted.frame))
 
 
-def _flat_again(output: fx.Node, rank: int) -> Views:
-    """The view from a (B, N, Q, D_v) result back to the program's (B*N, Q, D_v)."""
-    own = shape(output)
-    return ((aten.reshape.default, (list(own),)),) if len(own) == 3 and rank == 4 else ()
+def _mask(mask: Beside, scores: Scores, found: Arrangement) -> MaskTerm:
+    term = mask.what
+    assert isinstance(term, MaskTerm)
+    return replace(term, views=(*term.views, *_aligned(mask, scores, found)))
 
 
-def _last_two_swapped(read: Operand) -> Operand:
-    """K from K^T, by undoing the transpose where there is one."""
-    if not read.views:
-        node = read.node
-        rank = len(shape(node))
-        if is_call(node, aten.transpose.int) and swapped_dims(node) == {rank - 2, rank - 1}:
-            return seen_through(Operand(node_input(node), read.read_at))
-        if is_call(node, aten.mT, aten.t, aten.adjoint, aten.matrix_H):
-            return seen_through(Operand(node_input(node), read.read_at))
-        dims = argument(node, 1, "dims") if is_call(node, aten.permute.default) else ()
-        if [d % rank for d in dims] == [0, 2, 3, 1]:
-            before = seen_through(Operand(node_input(node), read.read_at))
-            return viewed(before, aten.transpose.int, 1, 2)
-    elif read.views[-1] == (aten.transpose.int, (2, 3)):
-        return Operand(read.node, read.read_at, read.views[:-1])
-    return viewed(read, aten.transpose.int, -2, -1)
+def _sink(sink: Beside, scores: Scores, found: Arrangement) -> Operand:
+    read = sink.what
+    assert isinstance(read, Operand)
+    missing = 4 - len(shape(read.node))
+    views = _aligned(sink, scores, found) or ((aten.unsqueeze.default, (0,)),) * missing
+    return Operand(read.node, read.read_at, views)
+
+
+def _per_row(factor: Beside, scores: Scores, found: Arrangement) -> fx.Node:
+    """A scale that broadcasts to the query (B, N, Q, D) as it is."""
+    node = factor.what.node
+    assert node is not None
+    if _aligned(factor, scores, found):
+        raise Declined(f"the scale {node.name} has its batch and heads in one dimension")
+    return node
+
+
+def _aligned(beside: Beside, scores: Scores, found: Arrangement) -> Views:
+    """The views that make a tensor broadcast to (B, N, Q, K); none where it does as it is."""
+    frame, groups = frame_of(beside, scores), scores.axes.resolve(found.scores)
+    if len(frame) <= 4 and not views_to(((),) * (4 - len(frame)) + frame, groups):
+        return ()
+    return views_to(frame, groups)
 
 
 def _precision_of_values(query: Operand, key: Operand, values: Operand) -> tuple[Operand, Operand, Operand]:

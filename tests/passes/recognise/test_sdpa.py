@@ -133,9 +133,11 @@ def test_dropout_is_left_alone() -> None:
     assert "dropout" in reason(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.5), *qkv())
 
 
-def test_five_dimensions_are_left_alone() -> None:
+def test_five_dimensions_are_broadcast_by_the_program_alone() -> None:
     q, k, v = (x[None] for x in qkv())
-    assert "5 dimensions" in reason(F.scaled_dot_product_attention, q, k, v)
+    assert only_site(F.scaled_dot_product_attention, q, k, v).scores.batch == B
+    wide = q.expand(3, B, N, Q, D)
+    assert "leading" in reason(F.scaled_dot_product_attention, wide, k, v)
 
 
 def test_integer_values_are_not_attention_for_the_operator() -> None:

@@ -91,10 +91,6 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
         lambda q, k, v, s: ((x := q @ k.mT) - x.amax(-2, keepdim=True)).softmax(-1) @ v,
         "also used by amax",
     ),
-    "the maximum of something else": (
-        lambda q, k, v, s: ((q @ k.mT) - k.amax((-1, -2), keepdim=True)).softmax(-1) @ v,
-        "subtracted",
-    ),
 }
 
 
