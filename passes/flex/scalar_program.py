@@ -1,9 +1,9 @@
 """Functions of single elements, and their values over whole index ranges.
 
-A ``mask_mod`` or ``score_mod`` computes one element: its graph holds 0-d tensors only. Pointwise operators act alike on 0-d tensors and on tensors that broadcast against
-each other, and so does indexing by as many 0-d tensors as the indexed tensor has dimensions. A graph of
-nothing else can be evaluated everywhere at once by giving it index tensors such as (B, 1, 1, 1) and
-(1, 1, 1, K).
+A ``mask_mod`` or ``score_mod`` computes one element: its graph holds 0-d tensors only. Pointwise
+operators act alike on 0-d tensors and on tensors that broadcast against each other, and so does indexing
+by as many 0-d tensors as the indexed tensor has dimensions. A graph of nothing else can be evaluated
+everywhere at once by giving it index tensors such as (B, 1, 1, 1) and (1, 1, 1, K).
 
 No 0-d tensor is left among them: types are promoted among 0-d tensors as among tensors with
 dimensions, but not between the two.
