@@ -17,6 +17,7 @@ from .options import Options
 from .passes.context_parallel.config import ContextParallel
 from .passes.context_parallel.errors import ContextParallelError
 from .passes.context_parallel.rewrite import Rewritten, rewrite
+from .passes.flash_calls import translate_flash_calls
 from .passes.lower import lower
 from .passes.mla.lower import DEFAULT as MLA_DEFAULT
 from .passes.mla.lower import MlaLowering
@@ -70,11 +71,13 @@ def run_passes(
             normalised = normalise(module, example_inputs)
     except NormaliseError as error:
         return _left(module, f"left as it was: {error}", context_parallel)
+    with _timed(timings, "flash calls"):
+        flash = translate_flash_calls(normalised, target)
     with _timed(timings, "recognise"):
         found = recognise(normalised.graph)
     with _timed(timings, "lower"):
         specialist = MlaLowering(normalised.graph, found.around, target, mla)
-        outcomes = lower(normalised, found, target, specialist)
+        outcomes = (*flash, *lower(normalised, found, target, specialist))
     with _timed(timings, "paged"):
         notes = dequantise_inside(normalised, target) if int8_inside else ()
         notes += read_in_place(normalised, target)

@@ -22,8 +22,8 @@ def slots_of(block_table: Tensor, positions: Tensor, block_size: int) -> Tensor:
 def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
     """Write ``key`` (T, N_kv, D) and ``value`` to the ``slots`` (T,) of caches (blocks, block_size, N_kv, D).
 
-    Tokens with slot -1 are dropped before the operator, whose documents don't know them. Raises AscendFiaError
-    for another slot outside the cache, or one named twice.
+    Tokens with slot -1 are dropped before the operator, whose documents don't know them. Raises
+    AscendFiaError for another slot outside the cache, or one named twice.
     """
     key, value, slots = _kept(key, value, key_cache, slots)
     torch.ops.npu.npu_scatter_pa_kv_cache(key, value, key_cache, value_cache, slots, cache_mode="Norm")
