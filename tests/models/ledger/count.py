@@ -3,8 +3,9 @@
 Every operator that runs is seen. An attention computation is
 
 * a fused operator of torch's own (``_scaled_dot_product_*``, ``_native_multi_head_attention``), or
-* a softmax whose input comes from a product of two computed values (a product with a parameter, such
-  as a router's or a classifier's, is none) and whose result goes into another product.
+* a softmax whose input comes from a product with a computed value on its right (a parameter there, as in a
+  router or a classifier, makes it none; on its left it is a learned query) and whose result goes into
+  another such product.
 
 "Comes from" goes through everything but products, convolutions, normalisations, sorting and look-ups.
 Attention without a product or without a softmax (linear attention, state space layers, sigmoid scores,
@@ -135,7 +136,7 @@ class Counting(TorchDispatchMode):
         return Origin(weight, any(origin.score for origin in read), softmaxes)
 
     def _product(self, factors: list[Origin]) -> Origin:
-        if any(factor.weight for factor in factors):
+        if factors[-1].weight:
             return NOTHING
         probabilities = [softmax for factor in factors for softmax in factor.softmaxes]
         for softmax in probabilities:

@@ -19,8 +19,8 @@ on the CPU in float32. `make ledger` measures, `tests/models/ledger/coverage.jso
 page is made from it.
 
 *Counted* are the attention computations of the plain model's run, seen below the compiler by watching the
-operators that run: torch's own fused ones, and a softmax over a product of two computed values whose result
-goes into another product. *Traced* are those in graphs that dynamo makes of it (each graph once),
+operators that run: torch's own fused ones, and a softmax over a product with a computed value whose result
+goes into another. *Traced* are those in graphs that dynamo makes of it (each graph once),
 *lowered* those that became a fused operator of Ascend's, *unlisted* those that the report is silent about.
 *Outside* ran in no graph. An error is relative to an output's largest value, at least 1.
 

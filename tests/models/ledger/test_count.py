@@ -39,6 +39,10 @@ def five_dimensional(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])
 
 
+def learned_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(QUERY @ k.transpose(-1, -2), -1) @ v
+
+
 def router(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     chosen = torch.softmax(F.linear(q, ROUTER), -1)
     return chosen @ EXPERTS
@@ -56,6 +60,7 @@ def no_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.sigmoid(q @ k.transpose(-1, -2)) @ v
 
 
+QUERY = nn.Parameter(torch.ones(1, 4, 1, 16))
 ROUTER = nn.Parameter(torch.ones(3, 16))
 EXPERTS = nn.Parameter(torch.ones(3, 16))
 
