@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.flex.attention import write_out_flex_attention
+from npu_compile.passes.metadata_reads import drop_metadata_reads
 from npu_compile.passes.vmap_regions import expand_vmap
 
 
@@ -57,6 +58,7 @@ def normalise(module: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.Graph
     _name_inputs(traced, module)
     _drop_aliases(traced.graph)
     write_out_flex_attention(traced)
+    drop_metadata_reads(traced.graph)
     remove_dead_code(traced.graph)
     traced.recompile()
     return traced

@@ -47,7 +47,7 @@ def recognise(graph: fx.Graph) -> Recognition:
                 if parts is not None:
                     sites.append(assemble(parts, around))
             except Declined as declined:
-                if form == "softmax" and not is_attention_like(node):
+                if form == "softmax" and not is_attention_like(node, around.writes):
                     continue
                 refusals.append(Refusal(node, str(declined), form, module_path(node), source(node)))
     return Recognition(tuple(sites), tuple(refusals), around)

@@ -10,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from npu_compile.passes.recognise.score_steps import steps_to
-from npu_compile.passes.values import argument, aten, is_call, is_tensor, value
+from npu_compile.passes.values import Writes, argument, aten, is_call, is_tensor, value
 
 _PRODUCTS = (aten.matmul, aten.bmm, aten.mm, aten.baddbmm, aten.baddbmm_, aten.einsum)
 """Products that may be one with keys or values."""
@@ -19,15 +19,19 @@ _MOST_NODES = 200
 """How many nodes are looked at on either side of a softmax."""
 
 
-def is_attention_like(softmax: fx.Node) -> bool:
-    """Whether ``softmax`` lies between two products, apart from elementwise operators and views.
+def is_attention_like(softmax: fx.Node, writes: Writes) -> bool:
+    """Whether ``softmax`` lies between two products, apart from elementwise operators, views and copies.
 
     The one above must be of activations: that of a router is with a weight.
     """
-    above = _path(softmax, _read)
-    return (
-        above is not None and _path(softmax, _users) is not None and not _is_weight(_last_factor(above[-1]))
-    )
+
+    def read(node: fx.Node) -> Iterator[fx.Node]:
+        yield from _read(node)
+        for write in writes.to(node):
+            yield from write.all_input_nodes
+
+    above, below = _path(softmax, read), _path(softmax, _users)
+    return above is not None and below is not None and not _is_weight(_last_factor(above[-1]))
 
 
 def why_not_read(softmax: fx.Node) -> str:
