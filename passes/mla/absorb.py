@@ -17,7 +17,8 @@ from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.masks import MaskArguments
-from npu_compile.passes.mla.emit import Shared, contiguous, emit, queries
+from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.mla.emit import contiguous, emit, queries
 from npu_compile.passes.mla.kept_keys import gathered, kept_first
 from npu_compile.passes.mla.key_bias import shared_bias, with_bias
 from npu_compile.passes.mla.pages import block_size, block_table, in_blocks

@@ -18,8 +18,9 @@ from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.forms import CallForm, Operands, candidates
 from npu_compile.passes.lower.legality import first_legal
 from npu_compile.passes.lower.masks import MaskArguments
+from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.mla.context import Part, parts
-from npu_compile.passes.mla.emit import Shared, queries
+from npu_compile.passes.mla.emit import queries
 from npu_compile.passes.mla.expand import expanded
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.site import ScoreShape

@@ -14,7 +14,8 @@ from torch import fx
 
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.masks import MaskArguments
-from npu_compile.passes.mla.emit import Shared, emit
+from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.mla.emit import emit
 from npu_compile.passes.mla.kept_keys import gathered, row_indices
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.recognise.assemble import Declined

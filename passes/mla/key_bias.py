@@ -13,7 +13,7 @@ from torch import fx
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.masks import MaskArguments
-from npu_compile.passes.mla.emit import Shared
+from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.values import aten, same, shape, value

@@ -11,11 +11,11 @@ from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.lower.masks import MaskArguments
+from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.mla.absorb import absorbed
 from npu_compile.passes.mla.cache_write import fuse_cache_write
 from npu_compile.passes.mla.chunks import chunk_tokens, chunked
 from npu_compile.passes.mla.cost import Choice, Sizes, cheaper
-from npu_compile.passes.mla.emit import Shared
 from npu_compile.passes.mla.options import MlaOptions
 from npu_compile.passes.mla.recognise import recognise_mla
 from npu_compile.passes.mla.scratch import drop_unread

@@ -13,7 +13,8 @@ import torch
 from torch import fx
 
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.mla.emit import Shared, contiguous
+from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.mla.emit import contiguous
 from npu_compile.passes.site import Dim
 from npu_compile.passes.values import aten, shape
 

@@ -8,7 +8,8 @@ from torch import fx
 from npu_compile.kernels.contract import check
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.mla.emit import Shared, head_weights
+from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.mla.emit import head_weights
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.site import Views
 from npu_compile.passes.values import aten, value

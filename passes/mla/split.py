@@ -11,7 +11,8 @@ from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.forms import FIA, CallForm
 from npu_compile.passes.lower.masks import MaskArguments
-from npu_compile.passes.mla.emit import Shared, contiguous, emit, queries
+from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.mla.emit import contiguous, emit, queries
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import Views
