@@ -24,6 +24,7 @@ from .passes.mla.lower import MlaLowering
 from .passes.mla.options import MlaOptions
 from .passes.normalise import NormaliseError, normalise
 from .passes.paged.antiquant import dequantise_inside
+from .passes.paged.cache_writes import writes_that_stay
 from .passes.paged.rewrite import read_in_place
 from .passes.recognise import recognise
 from .passes.site import SiteOutcome
@@ -80,7 +81,7 @@ def run_passes(
         outcomes = (*flash, *lower(normalised, found, target, specialist))
     with _timed(timings, "paged"):
         notes = dequantise_inside(normalised, target) if int8_inside else ()
-        notes += read_in_place(normalised, target)
+        notes += read_in_place(normalised, target) + writes_that_stay(normalised.graph)
     parallel = Rewritten()
     if context_parallel is not None:
         with _timed(timings, "context parallel"):

@@ -73,7 +73,11 @@ class FiaAttention:
 
     @torch.compiler.assume_constant_result
     def mask(self, device: torch.device) -> Tensor:
-        """The 2048 x 2048 mask of the compressed sparse modes, one per device."""
+        """The 2048 x 2048 mask of the compressed sparse modes: the one that all of the process share.
+
+        It is held here, 4 MiB per device, because making it anew in every layer would cost more than a short
+        prompt's attention.
+        """
         if device not in self._masks:
             self._masks[device] = causal_mask(device)
         return self._masks[device]
