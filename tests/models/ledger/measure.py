@@ -152,7 +152,9 @@ def _tell(record: Record, ours: Watched) -> None:
     for graph in ours.graphs:
         sites = graph.report.sites if graph.report else ()
         lowered = [site for site in sites if site.lowered]
-        left = Counter(f"{site.form}: {site.reason}" for site in sites if not site.lowered)
+        left = Counter(
+            f"{site.form}: {without_names(site.reason or '')}" for site in sites if not site.lowered
+        )
         record.traced += graph.counted
         record.lowered += len(lowered)
         record.unlisted += max(0, graph.counted - len(sites))
@@ -178,8 +180,9 @@ def _place(source: str) -> str:
 
 
 def without_names(text: str) -> str:
-    """A mask's or a reason's class: names of values in a graph, which say nothing here, are dots."""
-    return re.sub(r"\b[A-Za-z]\w*_\w*\d\w*\b|\b[a-z]+_[a-z_]+\b|\bL_\w+", "…", text)
+    """A mask's or a reason's class: an operator's number in its graph is left out, values are dots."""
+    text = re.sub(r"\bL_\w+|\b[A-Za-z]\w*_\d+_\w*|\b(cache|input|attention)_\w+", "…", text)
+    return re.sub(r"\b([a-z]+(?:_[a-z]+)*)_\d*\b", r"\1", text)
 
 
 def difference(actual: Outputs, expected: Outputs) -> tuple[float, bool]:
