@@ -7,6 +7,8 @@ can't trace all that models do to tensors on the meta device (an index that is a
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -32,11 +34,8 @@ def build(config: Any, dtype: torch.dtype, where: AbstractContextManager[Any]) -
 
 def _no_first_values() -> AbstractContextManager[Any]:
     """Leaves out what gives weights their first values, some of which reads them."""
-    try:
-        from transformers.initialization import no_init_weights
-    except ImportError:  # transformers 4
-        from transformers.modeling_utils import no_init_weights
-    skipped: AbstractContextManager[Any] = no_init_weights()
+    home = "initialization" if find_spec("transformers.initialization") else "modeling_utils"
+    skipped: AbstractContextManager[Any] = import_module(f"transformers.{home}").no_init_weights()
     return skipped
 
 

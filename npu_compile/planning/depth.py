@@ -47,10 +47,13 @@ class Depth:
     def layers(self, module_path: str) -> tuple[Stack, tuple[int, ...]] | None:
         """The stack of a planned module and the layers it stands for: none where an earlier layer does.
 
-        None for a module outside of the stacks, which stands for itself.
+        None for a module outside of the stacks, which stands for itself. Where all layers are planned, each
+        stands for itself too.
         """
-        for stack in self.full:
+        for stack, planned in zip(self.full, self.planned, strict=True):
             index = stack.index(module_path)
+            if index is not None and planned == len(stack.layers):
+                return stack, (index,)
             if index is not None:
                 same = [i for i, kind in enumerate(stack.kinds) if kind == stack.kinds[index]]
                 return stack, tuple(same) if index == same[0] else ()

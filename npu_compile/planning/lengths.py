@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from ..passes.values import argument, aten, is_call
+from ..passes.values import argument, aten, given_arguments, is_call
 
 MOST_ELEMENTS = 1 << 18
 """Larger values than this are not computed: no lengths follow from them."""
@@ -75,8 +75,13 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _forget(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> None:
-    """Something unknown is written by ``node``: whatever shares memory with its inputs is unknown now."""
-    written = {known[given].untyped_storage().data_ptr() for given in node.all_input_nodes if given in known}
+    """``node`` writes something unknown: what shares memory with what it writes to is unknown now."""
+    written = [
+        given
+        for spec, given in given_arguments(node)
+        if spec.alias_info is not None and spec.alias_info.is_write and given in known
+    ]
+    places = {known[given].untyped_storage().data_ptr() for given in written}
     for other, value in list(known.items()):
-        if value.untyped_storage().data_ptr() in written:
+        if value.untyped_storage().data_ptr() in places:
             del known[other]

@@ -56,7 +56,8 @@ def positions(model: Any) -> int | None:
     found = [int(model.config.max_seq_len)] if hasattr(model.config, "max_seq_len") else []
     for path, module in model.named_modules():
         name = path.rpartition(".")[2]
-        if isinstance(module, nn.Embedding) and ("position" in name or name == "wpe"):
+        of_tokens = "vision" not in path and ("position" in name or name == "wpe")
+        if isinstance(module, nn.Embedding) and of_tokens:
             reserved = 0 if module.padding_idx is None else module.padding_idx + 1
             found.append(module.num_embeddings - int(getattr(module, "offset", reserved)))
     return min(found, default=None)
