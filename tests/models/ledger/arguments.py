@@ -100,7 +100,15 @@ def _video(config: Any) -> list[torch.Tensor]:
 
 def _features(config: Any) -> list[torch.Tensor]:
     mels, frames = _mels(config), 2 * find(config, "max_source_positions", default=FRAMES // 2)
-    shapes = [(mels, frames), (FRAMES, mels), (1, FRAMES, mels), (mels, FRAMES), (FRAMES, 80), (80, FRAMES)]
+    shapes = [
+        (mels, frames),
+        (FRAMES, mels),
+        (1, FRAMES, mels),
+        (mels, FRAMES),
+        (FRAMES, 80),
+        (80, FRAMES),
+        (FRAMES, 128),
+    ]
     return [noise(BATCH, *shape) for shape in shapes]
 
 
@@ -174,6 +182,7 @@ MAKERS: dict[str, Maker] = {
     "query_embeds": _states(6, "hidden_size"),
     "encoder_hidden_states": _encoder_states,
     "inputs": lambda config: [noise(BATCH, 12, _width(config)), noise(BATCH, 3, 32, 32)],
+    "image_embeds_position_mask": _fixed(lambda: torch.tensor([[0] + [1] * 8] * BATCH)),
     "num_patches": _fixed(lambda: LENGTH),
     # images
     "pixel_values": _pixels,

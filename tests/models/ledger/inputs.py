@@ -22,7 +22,7 @@ COMPANIONS = (
     *("input_features", "input_features_mask", "future_values", "future_time_features"),
     *("actions", "rewards", "returns_to_go", "timesteps", "visual_feats", "visual_pos"),
     *("pixel_values", "grid_thw", "image_grid_thw", "input_ids", "bbox", "spatial_shapes"),
-    "pixel_attention_mask",
+    *("pixel_attention_mask", "image_embeds_position_mask"),
 )
 """Arguments with a default that a full use of a model gives."""
 

@@ -152,9 +152,8 @@ def _tell(record: Record, ours: Watched) -> None:
     for graph in ours.graphs:
         sites = graph.report.sites if graph.report else ()
         lowered = [site for site in sites if site.lowered]
-        left = Counter(
-            f"{site.form}: {without_names(site.reason or '')}" for site in sites if not site.lowered
-        )
+        declined = [site for site in sites if not site.lowered]
+        left = Counter(f"{site.form}: {without_names(site.reason or '')}" for site in declined)
         record.traced += graph.counted
         record.lowered += len(lowered)
         record.unlisted += max(0, graph.counted - len(sites))
@@ -162,7 +161,7 @@ def _tell(record: Record, ours: Watched) -> None:
         for site in lowered:
             name = f"{site.op} {site.input_layout} sparse_mode={site.sparse_mode} {without_names(site.mask)}"
             record.rows[name] = record.rows.get(name, 0) + 1
-        record.where += [_place(site.source) for site in sites if not site.lowered]
+        record.where += [_place(site.source) for site in declined]
         for reason, count in left.items():
             record.left[reason] = record.left.get(reason, 0) + count
         if graph.report and not sites and graph.counted:

@@ -15,7 +15,8 @@ FILLED: dict[str, Any] = {
 ROTARY_SECTIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
     (r"glm4v_moe.*", (1, 1, 0)),
     (r"(glm4v|glm46v|glm_ocr|glm_image|glmga)(_text)?", (2, 1, 1)),
-    (r"(hy_v4_vl|hunyuan_vl)(_text)?", (2, 2, 2, 2)),
+    (r"hunyuan_vl(_text)?", (2, 2, 2, 2)),
+    (r"hy_v4_vl(_text)?", (1, 1, 2)),
     (
         r"(qwen2_vl|qwen2_5_vl|qwen3_vl|qwen3_vl_moe|qwen3_5|qwen3_5_moe|colqwen2|qwen2_5_omni|qwen3_omni).*",
         (2, 3, 3),
@@ -45,10 +46,11 @@ def _detr(backbone: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-SWIN = {"embed_dim": 24, "window_size": 4}
+SWIN = {"depths": [2, 2], "num_heads": [3, 6]}
+FOUR_LAYERS = {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}
 
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-SERIES = {"prediction_length": 4, "context_length": 24, "num_time_features": 1}
+SERIES = {"lags_sequence": [1, 2, 3], "prediction_length": 4, "context_length": 24, "num_time_features": 1}
 EFFICIENT = {"width_coefficient": 0.25, "depth_coefficient": 0.2}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -69,10 +71,16 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glm5_next_text": {"index_kpool": 2},
     "glm5_next": {"text_config": {"index_kpool": 2}},
     "swin": SWIN,
-    "swinv2": {**SWIN, "pretrained_window_sizes": [0, 0, 0, 0]},
-    "swin2sr": {"embed_dim": 24, "depths": [2, 2], "num_heads": [3, 3], "window_size": 4},
+    "swinv2": {**SWIN, "pretrained_window_sizes": [0, 0]},
+    "swin2sr": {**SWIN, "num_heads": [3, 3]},
     "donut-swin": SWIN,
     "maskformer-swin": SWIN,
+    "depth_anything": {"backbone_config": FOUR_LAYERS},
+    "prompt_depth_anything": {"backbone_config": FOUR_LAYERS},
+    "zoedepth": {"backbone_config": FOUR_LAYERS},
+    "tipsv2_dpt": {"backbone_config": FOUR_LAYERS},
+    "chmv2": {"backbone_config": FOUR_LAYERS},
+    "seggpt": {"num_hidden_layers": 4, "merge_index": 0, "intermediate_hidden_state_indices": [0, 1, 2, 3]},
     "gemma3": {"mm_tokens_per_image": 4},
     "conditional_detr": _detr(RESNET),
     "dab-detr": _detr(RESNET),

@@ -84,8 +84,11 @@ AT_MOST: tuple[tuple[str, int], ...] = (
     (r"(num_frames)", 4),
     (r"(output_channels|neck_out_channels|vision_output_channels)", 64),
     (r"(num_pos_feats)", 32),
+    (r"(vit_dim)", 64),
     # sound
     (r"(num_mel_bins|n_mels|n_mel_bins|mel_dim|mel_bins|input_feat_size)", 16),
+    (r"(n_window)", 16),
+    (r"(n_window_infer)", 64),
     (r"(num_conv_pos_embeddings|conv_pos_kernel_size)", 16),
     (r"(num_conv_pos_embedding_groups)", 2),
     (r"(codebook_size|codebook_dim|num_codevectors_per_group|xvector_output_dim|classifier_proj_size)", 64),

@@ -91,6 +91,8 @@ class Shrinker:
             heads = next((fields[key] for key in rules.HEAD_COUNTS if key in fields), 0)
             if re.fullmatch(r".*(key_value_heads|kv_heads|n_head_kv)", name):
                 return 4 if value >= heads else min(value, 2)
+            if name == "embed_dim" and isinstance(fields.get("num_heads"), list):
+                return 8 * fields["num_heads"][0]
             if name == "head_dim" and value == fields.get("qk_rope_head_dim"):
                 return 8
         for pattern, limit in rules.AT_MOST if not self.shallow else rules.AT_MOST_ALWAYS:
