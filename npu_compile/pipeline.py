@@ -23,6 +23,7 @@ from .passes.mla.lower import DEFAULT as MLA_DEFAULT
 from .passes.mla.lower import MlaLowering
 from .passes.mla.options import MlaOptions
 from .passes.normalise import NormaliseError, normalise
+from .passes.packed.pieces import lower_pieces
 from .passes.paged.antiquant import dequantise_inside
 from .passes.paged.cache_writes import writes_that_stay
 from .passes.paged.rewrite import read_in_place
@@ -76,9 +77,12 @@ def run_passes(
         flash = translate_flash_calls(normalised, target)
     with _timed(timings, "recognise"):
         found = recognise(normalised.graph)
+    together: tuple[SiteOutcome, ...] = ()
     with _timed(timings, "lower"):
+        if context_parallel is None:
+            found, together = lower_pieces(normalised, found, target)
         specialist = MlaLowering(normalised.graph, found.around, target, mla)
-        outcomes = (*flash, *lower(normalised, found, target, specialist))
+        outcomes = (*flash, *together, *lower(normalised, found, target, specialist))
     with _timed(timings, "paged"):
         notes = dequantise_inside(normalised, target) if int8_inside else ()
         notes += read_in_place(normalised, target) + writes_that_stay(normalised.graph)

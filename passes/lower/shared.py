@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -73,3 +74,16 @@ class Shared:
             return self.call(aten.cumsum.default, counts, 0)
 
         return self.host_lengths(self.once(("cumulative", str(batch), str(length)), make))
+
+    def ends(self, lengths: Sequence[Dim]) -> fx.Node:
+        """(n,) int64 on the host: where each of n packed sequences of these lengths ends."""
+
+        def make() -> fx.Node:
+            runs = [list(run) for _, run in groupby(lengths, key=str)]
+            counts = [
+                self.call(aten.full.default, [len(run)], self.number(run[0]), dtype=torch.int64, device="cpu")
+                for run in runs
+            ]
+            return self.call(aten.cumsum.default, self.call(aten.cat.default, counts), 0)
+
+        return self.host_lengths(self.once(("ends", *map(str, lengths)), make))
