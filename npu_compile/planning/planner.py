@@ -58,6 +58,7 @@ def plan(
     depth = shortened(loaded, number_type, reduce=not every_layer)
     sizes, notes = sizes_for(depth.model, batch, prompt, cache)
     machine, no_estimate = _machine(chosen, number_type)
+    planned = tuple(_step(step, depth, chosen, machine) for step in steps(depth, sizes))
     return Plan(
         name=name,
         model=type(depth.model).__name__,
@@ -68,8 +69,8 @@ def plan(
         cache=sizes.cache,
         machine=machine,
         no_estimate=no_estimate,
-        stacks=tuple(_stacks(depth)),
-        steps=tuple(_step(step, depth, chosen, machine) for step in steps(depth, sizes)),
+        stacks=tuple(_stacks(depth, planned)),
+        steps=planned,
         notes=notes,
         seconds=time.perf_counter() - start,
     )
@@ -102,17 +103,19 @@ def _machine(target: Target, dtype: torch.dtype) -> tuple[Machine | None, str]:
     return MACHINES[target], ""
 
 
-def _stacks(depth: Depth) -> Iterator[StackPlan]:
+def _stacks(depth: Depth, steps: tuple[StepPlan, ...]) -> Iterator[StackPlan]:
+    paths = [site.module_path for step in steps for site in step.report.sites]
     for stack, planned in zip(depth.full, depth.planned, strict=True):
         kinds: Mapping[int, list[int]] = {kind: [] for kind in stack.kinds}
         for layer, kind in enumerate(stack.kinds):
             kinds[kind].append(layer)
-        yield StackPlan(stack.path, len(stack.layers), planned, tuple(map(tuple, kinds.values())))
+        met = any(stack.index(path) is not None for path in paths)
+        yield StackPlan(stack.path, len(stack.layers), planned, tuple(map(tuple, kinds.values())), met)
 
 
 def _step(step: Step, depth: Depth, target: Target, machine: Machine | None) -> StepPlan:
     try:
-        traced = trace(step.run, depth.model, depth.mode, target, step.counters())
+        traced = trace(step.run, step.call, depth.mode, target, step.counters())
     except TorchDynamoException as error:
         line = str(getattr(error, "msg", error)).strip().partition("\n")[0]
         rule = f"the {step.name} of {type(depth.model).__name__} can't be traced: {line}"
@@ -121,7 +124,10 @@ def _step(step: Step, depth: Depth, target: Target, machine: Machine | None) -> 
     graphs = []
     for number, graph in enumerate(traced):
         outcomes: list[SiteOutcome] = []
-        for site, program, cost in _costs(graph):
+        for outcome, program, cost in _costs(graph):
+            # In a method, dynamo calls the object that the method is bound to "__self__".
+            path = outcome.module_path.removeprefix("__self__.")
+            site = dataclasses.replace(outcome, module_path=path)
             planned, every = _planned(site, program, cost, depth, machine)
             sites += planned
             outcomes += every

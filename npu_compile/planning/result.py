@@ -77,12 +77,16 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class StackPlan:
-    """A stack of layers: ``kinds`` are the layers of each kind, ``planned`` how many layers were compiled."""
+    """A stack of layers: ``kinds`` are the layers of each kind, ``planned`` how many layers were compiled.
+
+    ``met`` is False where the steps found no attention in it, or don't run it.
+    """
 
     path: str
     layers: int
     planned: int
     kinds: tuple[tuple[int, ...], ...]
+    met: bool
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ def sizes(plan: Plan) -> str:
 def stack(stack: StackPlan) -> str:
     """How many layers there are, and how many of them were compiled."""
     kinds = ", ".join(map(layer_span, stack.kinds))
+    if not stack.met:
+        return f"{stack.path}: {stack.layers} layers, in which what is planned below meets no attention"
     if stack.planned == stack.layers:
         return f"{stack.path}: all {stack.layers} layers compiled"
     if len(stack.kinds) == 1:

@@ -106,13 +106,14 @@ def page_with(text: str) -> str:
 
 
 def main(names: list[str]) -> None:
-    entries = {name: one for name, one in pinned().items() if name in NAMES}
     for number, name in enumerate(names, 1):
         plan = made(name)
-        entries[name] = entry(plan)
+        # Read anew: another process may have planned other models meanwhile.
+        entries = {**pinned(), name: entry(plan)}
+        kept = {known: entries[known] for known in NAMES if known in entries}
+        PINNED.write_text(json.dumps(kept, indent=1) + "\n")
         print(f"{number}/{len(names)} {name}: {plan.seconds:.0f} s", flush=True)
-        PINNED.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
-    PAGE.write_text(page_with(table(entries)))
+    PAGE.write_text(page_with(table(pinned())))
 
 
 if __name__ == "__main__":

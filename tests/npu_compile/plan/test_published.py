@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from tests.npu_compile.plan import survey
 SMALL = ("distilbert-base", "vit-base", "llama-3.2-1b")
 LARGEST = ("deepseek-v3", "qwen3-235b-a22b")
 MOST_SECONDS, MOST_BYTES = 90, 4 << 30
+"""Of one core, whatever else the machine does meanwhile."""
 
 
 @pytest.mark.parametrize(
@@ -32,8 +34,9 @@ def test_attention_of_a_published_model(name, monkeypatch):
         return graphs
 
     monkeypatch.setattr(planner, "trace", kept)
+    start = time.process_time()
     plan = survey.made(name)
-    assert plan.seconds < MOST_SECONDS
+    assert time.process_time() - start < MOST_SECONDS
     assert plan.sites
     for site in plan.sites:
         if site.site.lowered:
@@ -71,14 +74,16 @@ def illegal_calls(traced):
 def test_the_largest_take_little_time_and_memory(name):
     code = (
         "import resource, sys; from npu_compile.cli import main; code = main(sys.argv[1:]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+        "used = resource.getrusage(resource.RUSAGE_SELF);"
+        "print(used.ru_utime + used.ru_stime, used.ru_maxrss); sys.exit(code)"
     )
     sizes = ["--batch", "8", "--prompt", "4096", "--cache", "8192"]
     command = [sys.executable, "-c", code, "plan", "--config", str(survey.CONFIGS / f"{name}.json"), *sizes]
-    start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert time.perf_counter() - start < MOST_SECONDS
-    assert int(done.stdout.splitlines()[-1]) * 1024 < MOST_BYTES
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    seconds, kibibytes = done.stdout.splitlines()[-1].split()
+    assert float(seconds) < MOST_SECONDS
+    assert int(kibibytes) * 1024 < MOST_BYTES
 
 
 def test_at_least_forty_published_models_are_pinned():
