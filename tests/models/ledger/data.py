@@ -6,13 +6,14 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 PATH = Path(__file__).parent / "coverage.jsonl"
 ORDER = ("", "prefill", "padded", "static_decode", "dynamic_decode", "chunked_prefill", "beam_reorder")
+ATTENTIONS = ("sdpa", "eager", "flex_attention")
 Key = tuple[str, str, str]
 
 
@@ -20,6 +21,7 @@ Key = tuple[str, str, str]
 class Record:
     """A type with an attention implementation: how it was built (``case`` empty), or what a case gave.
 
+    ``without``: cases that the model has no use for.
     ``counted`` attention computations in the plain run, ``fused`` of them through torch's own operator;
     ``traced``: those in graphs of dynamo, each graph once; ``outside``: those of the run that were in no
     graph; ``lowered``, ``left`` by reason and ``unlisted`` add up to ``traced``; ``surplus``: lowered, but
@@ -36,6 +38,7 @@ class Record:
     model: str = ""
     size: str = ""
     inputs: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
     counted: int = 0
     fused: int = 0
     traced: int = 0
@@ -97,8 +100,31 @@ class Ledger:
         keys = [(model_type, attention, case) for case in ORDER]
         return {key[2]: self.records[key] for key in keys if key in self.records}
 
-    def put(self, records: Iterable[Record]) -> None:
-        self.records.update((record.key, record) for record in records)
+    def find(self, model_type: str, attention: str, case: str) -> Record | None:
+        """The record that says what became of a case: its own, or why there is none."""
+        others = [self.records.get((model_type, other, "")) for other in ATTENTIONS]
+        if (unbuilt := next((r for r in others if r and r.status == "not built"), None)) is not None:
+            return unbuilt
+        whole = self.records.get((model_type, attention, ""))
+        if whole is not None and (whole.status != "built" or case in whole.without):
+            return whole
+        return self.records.get((model_type, attention, case))
+
+    def replace(self, model_type: str, cases: Mapping[str, Sequence[str]], records: Iterable[Record]) -> None:
+        """Put ``records`` in the place of all that is known of these cases of a type, and save."""
+        whole = {}
+        for attention, names in cases.items():
+            for case in ("", *names) if names else ():
+                record = self.records.pop((model_type, attention, case), None)
+                whole[attention] = record if case == "" else whole[attention]
+        for record in records:
+            self.records[record.key] = record
+            if record.case == "" and (before := whole.get(record.attention)) is not None:
+                kept = set(before.without) - set(cases[record.attention])
+                record.without = sorted({*record.without, *kept})
+        self._save()
+
+    def _save(self) -> None:
         lines = [self.records[key].to_json() for key in sorted(self.records, key=_order)]
         temporary = self.path.with_suffix(".new")
         temporary.write_text("".join(f"{line}\n" for line in lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -74,15 +73,16 @@ def measure(model_type: str, attention: str, cases: Sequence[str], baseline: boo
         status = "unsupported" if unsupported else "not built"
         yield Record(model_type, attention, "", status=status, detail="" if unsupported else str(error))
         return
-    yield Record(
-        model_type, attention, "", status="built", model=type(built.model).__name__, size=built.size,
-        inputs=sorted(built.inputs),
-    )  # fmt: skip
+    whole = Record(model_type, attention, "", status="built", size=built.size, inputs=sorted(built.inputs))
+    whole.model = type(built.model).__name__
     for name in cases:
         record = Record(model_type, attention, name)
-        with contextlib.suppress(NotApplicable):
+        try:
             _measure(record, built, CASES[name], baseline)
             yield record
+        except NotApplicable:
+            whole.without.append(name)
+    yield whole
 
 
 def _measure(record: Record, built: Built, case: Case, baseline: bool) -> None:
@@ -180,6 +180,7 @@ def _place(source: str) -> str:
 
 def without_names(text: str) -> str:
     """A mask's or a reason's class: an operator's number in its graph is left out, values are dots."""
+    text = re.sub(r"\bs\d+\b", "s", text)
     text = re.sub(r"\bL_\w+|\b[A-Za-z]\w*_\d+_\w*|\b(cache|input|attention)_\w+", "…", text)
     return re.sub(r"\b([a-z]+(?:_[a-z]+)*)_\d*\b", r"\1", text)
 

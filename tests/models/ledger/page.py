@@ -6,10 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.models.ledger.data import ORDER, Ledger, Record
+from tests.models.ledger.data import ATTENTIONS, ORDER, Ledger, Record
 
 PATH = Path(__file__).parents[3] / "docs" / "coverage.md"
-ATTENTIONS = ("sdpa", "eager", "flex_attention")
 SHOWN_TYPES = 6
 
 INTRODUCTION = """# Coverage

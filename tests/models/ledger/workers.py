@@ -38,12 +38,12 @@ def run_forked(
     work: Callable[[Task], Iterator[Any]],
     tasks: Sequence[Task],
     workers: int,
-    timeout: float,
+    seconds: Callable[[Task], float],
     goes_on: Callable[[], bool],
 ) -> Iterator[tuple[Task, list[Any], str]]:
     """Each task with what ``work`` gave, in the order of completion, and why it ended early, or ''.
 
-    No task begins once ``goes_on`` says no.
+    A task may take its ``seconds``, and none begins once ``goes_on`` says no.
     """
     context = multiprocessing.get_context("fork")
     waiting, running = list(reversed(tasks)), []
@@ -54,12 +54,12 @@ def run_forked(
             process = context.Process(target=_child, args=(work, task, sender))
             process.start()
             sender.close()
-            running.append((task, process, receiver, time.monotonic() + timeout, []))
+            running.append((task, process, receiver, time.monotonic() + seconds(task), []))
         for entry in list(running):
             task, process, receiver, deadline, found = entry
             end = _drain(receiver, found)
             if end is None and time.monotonic() > deadline:
-                end = f"not done after {timeout:.0f} seconds"
+                end = f"not done after {seconds(task):.0f} seconds"
             if end is not None:
                 running.remove(entry)
                 process.kill()
