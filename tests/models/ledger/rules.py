@@ -11,9 +11,12 @@ FIRST_SPECIAL_TOKEN = 80
 
 DERIVED = (
     *("transformers_version", "_name_or_path", "architectures", "id2label", "label2id", "dtype"),
-    *("out_features", "out_indices", "stage_names", "_out_features", "_out_indices"),
+    *("out_indices", "stage_names", "_out_features", "_out_indices"),
 )
 """What a configuration's class finds by itself."""
+
+STAGES = ("out_features",)
+"""What it finds by itself where a stage is a layer, of which there are fewer now."""
 
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "depth")
 
@@ -55,6 +58,7 @@ AT_MOST: tuple[tuple[str, int], ...] = (
     (r"(n_group|num_expert_group)", 2),
     (r"(topk_group)", 1),
     # widths
+    (r"(image_embedding_size)", 4),
     (
         r".*(intermediate|ffn|mlp|feedforward|feed_forward|d_ff|dff|d_inner|linear_units|dim_ff|expert_hidden)"
         r".*(size|dim|hidden|ff|units|inner|feedforward)?",
@@ -102,11 +106,14 @@ AT_MOST: tuple[tuple[str, int], ...] = (
     (r"(upsample_groups)", 16),
     (r"(original_max_position_embeddings)", 32),
 )
-WIDTHS_BY_STAGE = r"(hidden_sizes|embed_dims?|encoder_hidden_sizes|neck_hidden_sizes|conv_dim|tdnn_dim|dims)"
+WIDTHS_BY_STAGE = (
+    r"((en|de)coder_in_channels|hidden_sizes|embed_dims?|encoder_hidden_sizes|neck_hidden_sizes|"
+    r"conv_dim|tdnn_dim|dims)"
+)
 """Lists of widths: of a quarter of the size each."""
 
 DEPTHS_BY_STAGE = (
-    r"(depths?|num_layers|layers|stage_num_blocks|num_block_repeats|block_repeats|depth_per_stage)"
+    r"(depths?|num_layers|layers|stage_num_blocks|stage_numb_of_layers|num_block_repeats|block_repeats)"
 )
 """Lists of depths: at most two layers in each."""
 

@@ -56,10 +56,11 @@ class Shrinker:
 
     def shrink(self, fields: Fields) -> Fields:
         kept = layers_to_keep(fields)
+        found = rules.DERIVED + (rules.STAGES if "num_hidden_layers" in fields else ())
         return {
             name: self._value(str(name), value, fields, kept)
             for name, value in fields.items()
-            if name not in rules.DERIVED
+            if name not in found
         }
 
     def _value(self, name: str, value: Any, fields: Fields, kept: list[int]) -> Any:
