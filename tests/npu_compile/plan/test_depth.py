@@ -59,6 +59,24 @@ def test_the_output_says_how_many_layers_were_planned():
     assert "model.layers.{0-3}.self_attn" in text
 
 
+@pytest.mark.nightly
+def test_pictures_are_planned_beside_the_text():
+    vision = {**VIT, "model_type": "siglip_vision_model", "num_hidden_layers": 5, "vision_use_head": False}
+    config = {
+        "model_type": "gemma3",
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "mm_tokens_per_image": 4,
+        "text_config": GEMMA3,
+        "vision_config": vision,
+    }
+    plan = npu_compile.plan(config, batch=2, prompt=54)
+    assert [step.name for step in plan.steps] == ["prefill", "decode", "picture"]
+    (site,) = plan.steps[2].sites
+    assert site.where == "model.vision_tower.encoder.layers.{0-4}.self_attn"
+    assert site.program.flops == 2 * 2 * 4 * 16 * 16 * 32
+    assert all(stack.met for stack in plan.stacks)
+
+
 class Layer(nn.Module):
     def __init__(self, index, window=None, width=8):
         super().__init__()
