@@ -85,6 +85,8 @@ class AttentionSite:
     masks: tuple[MaskTerm, ...] = ()
     sink: Operand | None = None
     """Broadcasts to (B, N, Q, 1): a logit that joins each row's softmax sum and has no value."""
+    zero_if_empty: bool = False
+    """Whether a row that the one mask leaves nothing of is 0, whatever its masked scores hold."""
     softmax_dtype: Any = None
     """dtype in which the program computes the scores; finite mask fills are judged in it."""
     cache: Literal["none", "static", "dynamic"] = "none"

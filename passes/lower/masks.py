@@ -11,7 +11,7 @@ from torch import fx
 from npu_compile.kernels.causal_mask import causal_mask
 from npu_compile.passes.emit_node import call, fake_mode_of
 from npu_compile.passes.mask.emit import MaskEmitter
-from npu_compile.passes.mask.meaning import MaskAnalyser, MaskNotExpressible
+from npu_compile.passes.mask.meaning import MaskAnalyser, MaskMeaning, MaskNotExpressible
 from npu_compile.passes.mask.plan import Bound, MaskPlan, plan_mask
 from npu_compile.passes.mask.writer import Writer
 from npu_compile.passes.recognise.assemble import Declined
@@ -35,6 +35,7 @@ class MaskArguments:
     plain: dict[str, Any]
     words: str
     lengths: str = ""
+    meaning: MaskMeaning | None = None
     mean_rows: fx.Node | None = None
     void_rows: fx.Node | None = None
     void: float = 0.0
@@ -63,12 +64,15 @@ class MaskLowering:
             meaning = self._analyser.analyse(masks, site.scores, site.softmax_dtype)
         except MaskNotExpressible as error:
             raise Declined(str(error)) from error
-        plan = plan_mask(meaning, site.scores, zero_if_empty=site.sink is not None)
+        if site.zero_if_empty and sum(part.masks for part in meaning.parts) > 1:
+            raise Declined("the attention probabilities are set to 0 where one of several masks is")
+        zeros = site.zero_if_empty or site.sink is not None
+        plan = plan_mask(meaning, site.scores, zero_if_empty=zeros)
         device = value(site.query.node).device
         emitter = self._emitters.setdefault(device, MaskEmitter(self._analyser, device))
         tensors: dict[str, fx.Node] = {}
         if plan.atten_mask == "causal":
-            tensors["atten_mask"] = self._causal_mask(device)
+            tensors["atten_mask"] = self.causal_mask(device)
         elif (mask := emitter.emit_mask(plan)) is not None:
             tensors["atten_mask"] = mask
         if (bias := emitter.emit_bias(plan)) is not None:
@@ -78,8 +82,8 @@ class MaskLowering:
         plain: dict[str, Any] = {"sparse_mode": plan.sparse_mode}
         if plan.sparse_mode == 4:
             plain |= {"pre_tokens": plan.pre_tokens, "next_tokens": plan.next_tokens}
-        rows = self._rows_beside_sink(emitter, plan) if site.sink is not None else _rows(emitter, plan, site)
-        return MaskArguments(tensors, plain, plan.words, _lengths_in_words(plan), **rows)
+        rows = self._zero_rows(emitter, plan) if zeros else _rows(emitter, plan, site)
+        return MaskArguments(tensors, plain, plan.words, _lengths_in_words(plan), meaning, **rows)
 
     def _seen(self, mask: MaskTerm) -> MaskTerm:
         """``mask`` as a node of its own where views lie between it and the scores.
@@ -100,8 +104,8 @@ class MaskLowering:
             node = self._writer.call(target, node, *arguments)
         return node
 
-    def _rows_beside_sink(self, emitter: MaskEmitter, plan: MaskPlan) -> dict[str, Any]:
-        """With nothing to attend the sink takes all of the softmax, and the row is 0, not the mean of V."""
+    def _zero_rows(self, emitter: MaskEmitter, plan: MaskPlan) -> dict[str, Any]:
+        """Rows with nothing to attend, which are to be 0 and not the mean of V: a sink takes all of them."""
         rows = emitter.emit_empty_rows(plan)
         if plan.patch_void_rows:
             rows = self._either(rows, emitter.emit_void_rows(plan))
@@ -116,7 +120,7 @@ class MaskLowering:
         with self._graph.inserting_after(node):
             return call(self._graph, target, *args)
 
-    def _causal_mask(self, device: torch.device) -> fx.Node:
+    def causal_mask(self, device: torch.device) -> fx.Node:
         """The 2048 x 2048 triangle that modes 2 to 4 take, one per device."""
         return self._once(("causal", device), lambda: self._causal_mask_attribute(device))
 

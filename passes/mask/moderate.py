@@ -6,7 +6,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from npu_compile.passes.values import aten, is_call, is_tensor, value
+from npu_compile.passes.values import aten, is_call, is_tensor, value, written_through
 
 LARGE = 1e10
 """Numbers of this magnitude may be meant as minus infinity."""
@@ -18,7 +18,9 @@ _ARITHMETIC = (aten.add, aten.sub, aten.rsub, aten.mul, aten.neg, aten.abs, aten
 _COPIES = (aten.to, aten._to_copy, aten.clone, aten.contiguous, aten.detach, aten.repeat, aten.stack)
 _VIEWS = (aten.expand, aten.unsqueeze, aten.squeeze, aten.view, aten.reshape, aten.permute, aten.transpose)
 _PARTS = (aten.slice, aten.select, aten.index_select, aten.flatten, aten.lift_fresh_copy, aten.lift_fresh)
-_STEPS = (*_ARITHMETIC, *_COPIES, *_VIEWS, *_PARTS)
+_MOVED = (aten.gather, aten.take_along_dim, aten._unsafe_view, aten.unflatten, aten.flip)
+_NUMBERS = (aten.zeros, aten.ones, aten.new_zeros, aten.new_ones)
+_STEPS = (*_ARITHMETIC, *_COPIES, *_VIEWS, *_PARTS, *_MOVED, *_NUMBERS)
 
 
 def is_moderate(node: fx.Node, depth: int = 40) -> bool:
@@ -27,6 +29,8 @@ def is_moderate(node: fx.Node, depth: int = 40) -> bool:
     False for what may hold -inf or a number close to it: an input of the graph, a selection by a
     condition, a division, a large constant, and everything that isn't known here.
     """
+    if written_through(node):
+        return False
     if not value(node).dtype.is_floating_point or is_call(node, *_LEARNED):
         return True
     if node.op == "get_attr":

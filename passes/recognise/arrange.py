@@ -62,7 +62,10 @@ def arrange(scores: Scores, weighted: Weighted, over: int) -> Arrangement:
         raise Declined(_ORDER)
     if not set(rows) <= of_query | of_key:
         raise Declined(_ORDER)
-    shared = [axis for axis in rows if axis in of_key | of_value]
+    shared = [axis for axis in rows if axis in of_key]
+    if shared != [axis for axis in rows if axis in of_value]:
+        # Mixed heads and routers look like this: it could be computed, on copies larger than the scores.
+        raise Declined("keys and values do not have the same batch and heads")
     own = [axis for axis in rows if axis not in shared]
     *leading, last = (dim for i, dim in enumerate(frame) if i != over)
     masked = _masked_axes(scores)

@@ -14,7 +14,15 @@ from npu_compile.passes.values import Writes, argument, aten, is_call, is_tensor
 
 _PRODUCTS = (aten.matmul, aten.bmm, aten.mm, aten.baddbmm, aten.baddbmm_, aten.einsum)
 """Products that may be one with keys or values."""
-_MORE = (aten.cat, aten.dropout, aten.dropout_, aten._to_copy, aten.constant_pad_nd, aten.masked_fill)
+_MORE = (
+    aten.cat,
+    aten.dropout,
+    aten.dropout_,
+    aten._to_copy,
+    aten.pad,
+    aten.constant_pad_nd,
+    aten.masked_fill,
+)
 _MOST_NODES = 200
 """How many nodes are looked at on either side of a softmax."""
 
@@ -90,10 +98,10 @@ def _last_factor(product: fx.Node) -> fx.Node:
 
 
 def _is_weight(node: fx.Node) -> bool:
-    """Whether it is a trained parameter, seen through views and casts."""
+    """Whether it is a matrix that the graph is given, seen through views and casts: keys have a batch."""
     while node.op == "call_function" and _is_elementwise(node) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
-    return node.op in ("placeholder", "get_attr") and value(node).requires_grad
+    return node.op in ("placeholder", "get_attr") and value(node).ndim <= 2
 
 
 def _name(node: fx.Node) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.recognise.axes import Axes, Axis, Dim, Frame
 from npu_compile.passes.recognise.product import Product, match_product
+from npu_compile.passes.recognise.scores import Beside
+from npu_compile.passes.recognise.zeroed import zeroed_where
+from npu_compile.passes.site import MaskTerm
 from npu_compile.passes.values import (
     argument,
     aten,
@@ -32,6 +35,8 @@ class Weighted:
     value_frame: Frame
     frame: Frame
     summed: frozenset[Axis]
+    zeroed: tuple[Beside, ...] = ()
+    """Masks in whose places the probabilities are set to 0 on the way."""
 
 
 def weighted_by(softmax: fx.Node, axes: Axes, frame: Frame, has_sink: bool = False) -> Weighted:
@@ -43,6 +48,7 @@ def weighted_by(softmax: fx.Node, axes: Axes, frame: Frame, has_sink: bool = Fal
         Declined: they go somewhere else, or also somewhere else.
     """
     current = softmax
+    zeroed: list[Beside] = []
     while True:
         user = only_user(current)
         if user is None:
@@ -51,7 +57,7 @@ def weighted_by(softmax: fx.Node, axes: Axes, frame: Frame, has_sink: bool = Fal
         if product is not None and current in (product.left, product.right):
             if has_sink:
                 raise Declined("the probability of the attention sink is not dropped before V")
-            return _weighted(product, current, axes.resolve(frame))
+            return replace(_weighted(product, current, axes.resolve(frame)), zeroed=tuple(zeroed))
         if is_call(user, aten.dropout, aten.dropout_) and drops(user):
             raise Declined("dropout is active: the fused operator has no dropout")
         moved = axes.after(user, frame)
@@ -59,6 +65,8 @@ def weighted_by(softmax: fx.Node, axes: Axes, frame: Frame, has_sink: bool = Fal
             has_sink = False
         elif moved is not None:
             frame = moved
+        elif (mask := zeroed_where(user, current)) is not None and not has_sink:
+            zeroed.append(Beside(MaskTerm("drop", mask), frame))
         elif not _casts(user) and same_value_input(user) is not current:
             raise Declined(f"the attention probabilities are changed by {user.name} before they meet V")
         current = user

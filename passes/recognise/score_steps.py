@@ -11,7 +11,7 @@ from torch import fx
 
 from npu_compile.passes.recognise.axes import is_reshape, permutation_of
 from npu_compile.passes.recognise.row_maximum import row_maximum
-from npu_compile.passes.site import MaskTerm
+from npu_compile.passes.site import MaskTerm, Views
 from npu_compile.passes.values import (
     argument,
     aten,
@@ -135,7 +135,14 @@ def _added(node: fx.Node) -> Iterator[Step]:
         if isinstance(mask, (int, float)):
             yield Step(scores, obstacle=None if mask == 0 else "a number is added to the scores")
         elif is_tensor(mask):
-            yield Step(scores, mask=MaskTerm("add", mask))
+            yield Step(scores, mask=MaskTerm("add", mask, views=_as_float(mask, node)))
+
+
+def _as_float(mask: fx.Node, total: fx.Node) -> Views:
+    """A mask of bools or integers counts as numbers."""
+    if value(mask).dtype.is_floating_point:
+        return ()
+    return ((aten.to.dtype, (value(total).dtype,)),)
 
 
 def _subtracted(node: fx.Node) -> Iterator[Step]:
@@ -149,7 +156,9 @@ def _subtracted(node: fx.Node) -> Iterator[Step]:
     elif not same_shape(shape(scores), shape(node)):
         yield Step(scores, obstacle=_BROADCAST)
     elif is_tensor(other) and isinstance(alpha, (int, float)):
-        yield Step(scores, mask=MaskTerm("add", other, views=((aten.mul.Tensor, (-alpha,)),)))
+        yield Step(
+            scores, mask=MaskTerm("add", other, views=(*_as_float(other, node), (aten.mul.Tensor, (-alpha,))))
+        )
     elif other != 0:
         yield Step(scores, obstacle="a number is subtracted from the scores")
 

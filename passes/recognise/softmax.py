@@ -19,6 +19,7 @@ from npu_compile.passes.recognise.attention_like import why_not_read
 from npu_compile.passes.recognise.placing import placed, views_to
 from npu_compile.passes.recognise.probabilities import Weighted, weighted_by
 from npu_compile.passes.recognise.scores import Beside, Scores, scores_of
+from npu_compile.passes.recognise.zeroed import is_mask_of
 from npu_compile.passes.site import MaskTerm, Operand, Views
 from npu_compile.passes.values import argument, aten, is_call, node_input, seen_through, shape, value, viewed
 
@@ -46,6 +47,8 @@ def match_softmax(node: fx.Node) -> Parts:
     if scores.sink is not None and over != len(shape(node)) - 1:
         raise Declined("the sink is not put beside the keys")
     weighted = weighted_by(node, scores.axes, scores.frame, has_sink=scores.sink is not None)
+    if any(not is_mask_of(zeroed, scores.masks, scores.axes) for zeroed in weighted.zeroed):
+        raise Declined("the attention probabilities are set to 0 where the scores were not masked")
     found = arrange(scores, weighted, over)
     query, key, values = _operands(scores, weighted, found)
     autocast = _autocast(scores.product.node, scores.product.right)
@@ -59,6 +62,7 @@ def match_softmax(node: fx.Node) -> Parts:
         scale=scores.scale,
         masks=tuple(_mask(mask, scores, found) for mask in scores.masks),
         sink=None if scores.sink is None else _sink(scores.sink, scores, found),
+        zero_if_empty=bool(weighted.zeroed),
         softmax_dtype=scores.mask_dtype or value(node).dtype,
         autocast=autocast or _autocast(weighted.node, weighted.value),
     )

@@ -296,3 +296,13 @@ LOOK_ALIKES: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", LOOK_ALIKES)
 def test_other_softmaxes_are_no_sites(name: str) -> None:
     assert nothing(LOOK_ALIKES[name], *qkv())
+
+
+def test_a_mask_of_bools_is_added_as_numbers() -> None:
+    """Grounding DINO adds a bool mask: True counts 1."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return (q @ k.mT + mask).softmax(-1) @ v
+
+    (term,) = found(attend, *qkv(), torch.ones(B, 1, Q, K, dtype=torch.bool)).masks
+    assert (term.kind, [target for target, _ in term.views]) == ("add", [torch.ops.aten.to.dtype])
