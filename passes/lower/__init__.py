@@ -21,6 +21,7 @@ from npu_compile.passes.lower.masks import MaskArguments, MaskLowering
 from npu_compile.passes.lower.outcome import declined, lowered, refused
 from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.lower.sinks import joined_by_sink, sink_candidates
+from npu_compile.passes.packed.segmented import segmented_form
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, SiteOutcome
@@ -74,11 +75,20 @@ def _lower_site(
             if form is None:
                 reads = (site.query, site.key, site.value)
                 operands = Operands(*(through(graph, read.node, read.views) for read in reads))
-                operands = _with_mean_rows(operands, arguments)
-                forms = candidates(site, operands, arguments, target)
-                if site.sink is not None:
-                    forms = sink_candidates(site, operands, arguments, target, shared)
-                form = first_legal(forms, target)
+                form, notes = segmented_form(
+                    site, operands, arguments.meaning, masks.causal_mask, shared, target
+                )
+                site = replace(site, notes=(*site.notes, *notes))
+                if form is not None:
+                    arguments = replace(
+                        arguments, lengths="one length for each segment", mean_rows=None, void_rows=None
+                    )
+                else:
+                    operands = _with_mean_rows(operands, arguments)
+                    forms = candidates(site, operands, arguments, target)
+                    if site.sink is not None:
+                        forms = sink_candidates(site, operands, arguments, target, shared)
+                    form = first_legal(forms, target)
             _replace(site, form, arguments)
     except Declined as reason:
         return declined(site, str(reason), arguments)
