@@ -28,8 +28,8 @@ def npu_scatter_pa_kv_cache(
     """Write ``key`` (T, N, D) and ``value`` (T, N, Dv) to the caches' slots ``slot_mapping`` (T,), in place.
 
     ``cache_mode`` None or Norm: caches (blocks, block_size, N, D). PA_NZ, the default: (blocks, N * D / x,
-    block_size, x). Slots are unique and in range; a token with slot -1 isn't written, which the documents leave
-    out and the operator's published kernels do on every device (CANN ops-transformer). Compressed caches
+    block_size, x). Slots are unique and in range. A token with slot -1 isn't written: the documents don't
+    say so, the operator's published kernels do it on every device (CANN ops-transformer). Compressed caches
     (``compress_lens`` and its companions) have no documented meaning and are refused. Raises before anything
     is written.
     """
