@@ -23,7 +23,7 @@ CU_Q, CU_K = torch.tensor([0, 4, 5, 22]), torch.tensor([0, 7, 8, 25])
 @pytest.fixture(params=[True, False], ids=["packed", "padded"])
 def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     for module in (npu_compile.hf.packed, npu_compile.hf.flash_api):
-        monkeypatch.setattr(module, "packs", lambda *_: request.param)
+        monkeypatch.setattr(module, "packs", lambda *_, **__: request.param)
     return bool(request.param)
 
 
