@@ -110,7 +110,7 @@ def _prompt_slots(requests: list[list[int]], page: int) -> list[list[int]]:
     return rows
 
 
-@pytest.mark.parametrize("kind", ["per token", "nd", "nz"])
+@pytest.mark.parametrize("kind", ["per token", "nz", pytest.param("nd", marks=pytest.mark.nightly)])
 def test_padding_rows_of_captured_steps_write_nothing(kind: str) -> None:
     """Five requests in a graph for eight: memory of no request stays as it was, and so do others' scales.
     The tokens are those of uncaptured steps."""
