@@ -10,7 +10,8 @@ from torch import fx
 from torch._ops import OpOverload
 
 from npu_compile.passes.recognise.score_steps import steps_to
-from npu_compile.passes.values import Writes, argument, aten, is_call, is_tensor, value
+from npu_compile.passes.recognise.where_from import operator_name
+from npu_compile.passes.values import Writes, aten, is_call, is_tensor, value
 
 _PRODUCTS = (aten.matmul, aten.bmm, aten.mm, aten.baddbmm, aten.baddbmm_, aten.einsum)
 """Products that may be one with keys or values."""
@@ -46,11 +47,11 @@ def why_not_read(softmax: fx.Node) -> str:
     """What it is that no rule reads in the scores that go into ``softmax``."""
     above = _path(softmax, _read)
     if above is None:
-        return "there is no product of queries and keys"
+        return "the scores are put together of parts, each written in its place"
     for made, scores in itertools.pairwise(above[1:]):
         if all(step.scores is not scores for step in steps_to(made)):
-            return f"the scores go through {_name(made)}, which is not understood"
-    return f"the scores are made by {_name(above[-1])}, which is not understood as queries by keys"
+            return f"the scores go through {operator_name(made)}, which is not understood"
+    return f"the scores are made by {operator_name(above[-1])}, which is not understood as queries by keys"
 
 
 def _path(start: fx.Node, following: Callable[[fx.Node], Iterable[fx.Node]]) -> list[fx.Node] | None:
@@ -102,10 +103,3 @@ def _is_weight(node: fx.Node) -> bool:
     while node.op == "call_function" and _is_elementwise(node) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return node.op in ("placeholder", "get_attr") and value(node).ndim <= 2
-
-
-def _name(node: fx.Node) -> str:
-    operator = getattr(node.target, "overloadpacket", node.target)
-    if is_call(node, aten.einsum):
-        return f"einsum({argument(node, 0, 'equation')!r})"
-    return str(getattr(operator, "__name__", operator))

@@ -10,6 +10,7 @@ from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.recognise.axes import Axes, Axis, Dim, Frame
 from npu_compile.passes.recognise.product import Product, match_product
 from npu_compile.passes.recognise.scores import Beside
+from npu_compile.passes.recognise.where_from import operator_name
 from npu_compile.passes.recognise.zeroed import zeroed_where
 from npu_compile.passes.site import MaskTerm
 from npu_compile.passes.values import (
@@ -68,7 +69,9 @@ def weighted_by(softmax: fx.Node, axes: Axes, frame: Frame, has_sink: bool = Fal
         elif (mask := zeroed_where(user, current)) is not None and not has_sink:
             zeroed.append(Beside(MaskTerm("drop", mask), frame))
         elif not _casts(user) and same_value_input(user) is not current:
-            raise Declined(f"the attention probabilities are changed by {user.name} before they meet V")
+            raise Declined(
+                f"the attention probabilities are changed by {operator_name(user)} before they meet V"
+            )
         current = user
 
 

@@ -11,6 +11,7 @@ from torch import fx
 from npu_compile.passes.recognise.axes import Axes, Axis, Frame
 from npu_compile.passes.recognise.product import Product, match_product
 from npu_compile.passes.recognise.score_steps import Step, steps_to
+from npu_compile.passes.recognise.where_from import operator_name
 from npu_compile.passes.site import MaskTerm, Operand
 from npu_compile.passes.values import aten, operand, same, shape, value
 
@@ -65,7 +66,7 @@ def scores_of(node: Any, *readers: fx.Node, steps_left: int = _MAX_STEPS) -> Sco
                 break
         else:
             return None
-    others = ", ".join(user.name for user in node.users if user not in readers)
+    others = ", ".join(sorted({operator_name(user) for user in node.users if user not in readers}))
     if others:
         return replace(found, obstacle=found.obstacle or f"the scores are also used by {others}")
     return found
@@ -92,7 +93,7 @@ def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
     if step.moves:
         frame = done.axes.after(node, done.frame)
         if frame is None:
-            regrouped = f"the axes of the scores are regrouped by {node.name}"
+            regrouped = f"the axes of the scores are regrouped by {operator_name(node)}"
             return replace(done, obstacle=done.obstacle or regrouped)
         return replace(done, frame=frame)
     if done.sink is not None and (step.mask, step.floor, step.sink, step.scale) != (None, None, None, 1.0):
@@ -100,8 +101,6 @@ def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
     if step.sink is not None:
         return replace(done, sink=Beside(operand(step.sink, node), done.frame))
     if step.floor is not None:
-        if any(_term(mask).kind == "add" for mask in done.masks):
-            return replace(done, obstacle="the scores are clamped after a mask was added")
         return replace(done, masks=tuple(_raised(mask, step.floor) for mask in done.masks))
     if step.mask is not None:
         added = Beside(step.mask, done.frame)
@@ -125,7 +124,13 @@ def _term(mask: Beside) -> MaskTerm:
 
 
 def _raised(mask: Beside, floor: float) -> Beside:
+    """The mask that does the same to scores which are at least ``floor``, the smallest number, after it.
+
+    Any score added to that number leaves it as it is.
+    """
     term = _term(mask)
+    if term.kind == "add":
+        return replace(mask, what=replace(term, views=(*term.views, (aten.clamp_min.default, (floor,)))))
     return replace(mask, what=replace(term, fill=max(term.fill, floor)))
 
 

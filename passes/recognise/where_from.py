@@ -6,6 +6,8 @@ import re
 
 from torch import fx
 
+from npu_compile.passes.values import argument, aten, is_call
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = ("/torch/nn/", "/torch/_", "/torch/utils/", "/torch/functional.py", "/transformers/integrations/")
 
@@ -37,3 +39,11 @@ def short(file: str) -> str:
         if mark in file:
             return file.split(mark, 1)[1]
     return "/".join(file.split("/")[-2:])
+
+
+def operator_name(node: fx.Node) -> str:
+    """What ``node`` calls, as a user knows it: ``masked_fill``, ``einsum('bqd,bkd->bqk')``."""
+    if is_call(node, aten.einsum):
+        return f"einsum({argument(node, 0, 'equation')!r})"
+    called = getattr(node.target, "overloadpacket", node.target)
+    return "the graph's output" if node.op == "output" else str(getattr(called, "__name__", called))

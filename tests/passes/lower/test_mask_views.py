@@ -116,3 +116,17 @@ def test_a_mask_written_to_after_its_view_is_left_alone() -> None:
     module = aten_graph(attend, *inputs(), random(B, 1, Q, K))
     (outcome,) = lower(module, recognise(module.graph), Target.CPU)
     assert "written to" in str(outcome.reason)
+
+
+def test_an_added_mask_of_minus_infinity_that_is_clamped_makes_empty_rows_the_mean() -> None:
+    """XGLM and OPT: the scores are at least the smallest number, so a row of -inf becomes uniform."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        masked = q @ k.mT + torch.zeros(()).masked_fill(m, -float("inf"))
+        return torch.max(masked, torch.tensor(LOWEST)).softmax(-1) @ v
+
+    tensors = (*inputs(), dropped())
+    module = lowered(attend, *tensors)
+    wanted = oracle(*tensors[:3], torch.zeros(()), tensors[3])
+    wanted[1, :, 2] = tensors[2][1].double().mean(1)
+    torch.testing.assert_close(module(*tensors).double(), wanted, atol=1e-5, rtol=0)

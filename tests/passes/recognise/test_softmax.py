@@ -204,12 +204,6 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
         lambda q, k, v: torch.where(k[:, :, :Q, :1] > 0, q @ k.mT, k.mT[:, :, :Q] * 0).softmax(-1) @ v,
         "not known when compiling",
     ),
-    "clamped to a floor above the mask": (
-        lambda q, k, v: (
-            torch.maximum(q @ k.mT + q.new_zeros(K), torch.tensor(torch.finfo(q.dtype).min)).softmax(-1) @ v
-        ),
-        "clamped",
-    ),
     "softmax over the queries' axis": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, "another order"),
     "sign changed after the mask": (
         lambda q, k, v: ((q @ k.mT + torch.tril(q.new_ones(Q, K))) * -2).softmax(-1) @ v,
