@@ -13,8 +13,8 @@ FILLED: dict[str, Any] = {
 """Fields without a default that models can't do without."""
 
 ROTARY_SECTIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
-    (r"glm4v_moe.*", (1, 1, 0)),
-    (r"(glm4v|glm46v|glm_ocr|glm_image|glmga)(_text)?", (2, 1, 1)),
+    (r"glm4v_moe.*", (2, 1, 1)),
+    (r"(glm4v|glm46v|glm_ocr|glm_image|glmga)(_text)?", (4, 2, 2)),
     (r"hunyuan_vl(_text)?", (2, 2, 2, 2)),
     (r"hy_v4_vl(_text)?", (1, 1, 2)),
     (
@@ -46,7 +46,7 @@ def _detr(backbone: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-SWIN = {"depths": [2, 2], "num_heads": [3, 6]}
+SWIN = {"depths": [2, 2], "num_heads": [3, 6], "out_features": ["stage2"]}
 FOUR_LAYERS = {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]}
 
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -93,6 +93,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "grounding-dino": _detr(PYRAMID),
     "mm-grounding-dino": _detr(PYRAMID),
     "omdet-turbo": _detr(PYRAMID),
+    "xmod": {"default_language": "en_XX"},
+    "granitemoehybrid": {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "falcon_h1": {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16},
     "jamba": {

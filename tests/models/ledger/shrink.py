@@ -94,6 +94,8 @@ class Shrinker:
                 return 4 if value >= heads else min(value, 2)
             if name == "embed_dim" and isinstance(fields.get("num_heads"), list):
                 return 8 * fields["num_heads"][0]
+            if name == "window_size" and value > 16:
+                return 32
             if name == "head_dim" and value == fields.get("qk_rope_head_dim"):
                 return 8
         for pattern, limit in rules.AT_MOST if not self.shallow else rules.AT_MOST_ALWAYS:
