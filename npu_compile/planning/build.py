@@ -1,7 +1,7 @@
-"""Models of a config at their true sizes, without weights: on the meta device, or as fake tensors of the CPU.
+"""Models of a config at their true sizes, without weights.
 
-Layers are looked at on the meta device, where a deep model is made fast. What is compiled is fake: dynamo
-can't trace all that models do to tensors on the meta device (an index that is a list, a constant).
+They are fake tensors of the CPU: on the meta device dynamo can't trace all that models do (an index that
+is a list, a constant).
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..errors import AscendFiaError
 
 
-def build(config: Any, dtype: torch.dtype, where: AbstractContextManager[Any]) -> nn.Module:
-    """The model of ``config`` with parameters of ``dtype``, for inference, made in the context ``where``.
+def build(config: Any, dtype: torch.dtype, mode: FakeTensorMode) -> nn.Module:
+    """The model of ``config`` with parameters of ``dtype``, fake tensors of ``mode``, for inference.
 
     Raises AscendFiaError where transformers can't make a model of the config.
     """
     model_class = class_of(config)
     try:
-        with where, torch.no_grad(), _no_first_values():
+        with mode, torch.no_grad(), _no_first_values():
             model: nn.Module = model_class._from_config(config, dtype=dtype)
     except Exception as error:
         rule = f"transformers can't build a {model_class.__name__} of it: {type(error).__name__}: {error}"

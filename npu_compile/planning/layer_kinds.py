@@ -20,16 +20,11 @@ PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 @dataclass(frozen=True)
 class Stack:
-    """A module list of layers: ``kinds[i]`` numbers the kind of layer i, in order of appearance.
-
-    ``numbers`` are the attributes that hold the layer's number, ``lists`` the config's per-layer lists.
-    """
+    """A module list of layers: ``kinds[i]`` numbers the kind of layer i, in order of appearance."""
 
     path: str
     layers: tuple[Facts, ...]
     kinds: tuple[int, ...]
-    numbers: frozenset[Any]
-    lists: tuple[tuple[str, ...], ...]
 
     @property
     def needed(self) -> int:
@@ -42,46 +37,26 @@ class Stack:
         number = rest.partition(".")[0]
         return int(number) if found and not head and number.isdigit() else None
 
-    def begins_with(self, layers: Sequence[nn.Module], config: Mapping[str, Any]) -> bool:
-        """Whether the first layers of this stack are ``layers``, of a model of ``config``."""
-        described = _described(layers, config, self.numbers, self.lists)
-        return len(described) <= len(self.layers) and described == self.layers[: len(described)]
-
 
 def stack_of(path: str, layers: Sequence[nn.Module], config: Mapping[str, Any]) -> Stack:
     """The stack of ``layers``, at ``path`` in a model of ``config`` (its to_dict())."""
-    facts = [dict(_facts(layer)) for layer in layers]
-    numbers = frozenset(
+    described = [dict(_facts(layer)) for layer in layers]
+    numbers = [
         key
-        for key, first in facts[0].items()
-        if type(first) is int and all(layer.get(key) == index for index, layer in enumerate(facts))
-    )
-    # A list of the layers' numbers says which layers, not of what kind each is.
-    lists = tuple(
-        keys for keys in _lists(config, len(layers)) if list(_at(config, keys)) != [*range(len(layers))]
-    )
-    described = _described(layers, config, numbers, lists)
+        for key, first in described[0].items()
+        if type(first) is int and all(layer.get(key) == index for index, layer in enumerate(described))
+    ]
+    for index, layer in enumerate(described):
+        for key in numbers:
+            del layer[key]
+        layer.update(_listed(config, len(layers), index))
     seen: list[Facts] = []
     kinds = []
     for layer in described:
         if layer not in seen:
             seen.append(layer)
         kinds.append(seen.index(layer))
-    return Stack(path, described, tuple(kinds), numbers, lists)
-
-
-def _described(
-    layers: Sequence[nn.Module],
-    config: Mapping[str, Any],
-    numbers: frozenset[Any],
-    lists: tuple[tuple[str, ...], ...],
-) -> tuple[Facts, ...]:
-    described = []
-    for index, layer in enumerate(layers):
-        own = {key: value for key, value in _facts(layer) if key not in numbers}
-        own.update({("config", *keys): repr(_at(config, keys)[index]) for keys in lists})
-        described.append(own)
-    return tuple(described)
+    return Stack(path, tuple(described), tuple(kinds))
 
 
 def _facts(layer: nn.Module) -> Iterator[tuple[Any, Any]]:
@@ -96,17 +71,15 @@ def _facts(layer: nn.Module) -> Iterator[tuple[Any, Any]]:
                 yield (path, name), tuple(value)
 
 
-def _lists(config: Mapping[str, Any], length: int, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Where a config has lists of ``length`` entries."""
+def _listed(
+    config: Mapping[str, Any], length: int, index: int, path: tuple[str, ...] = ()
+) -> Iterator[tuple[Any, Any]]:
+    """What a config's lists of ``length`` entries say of the layer ``index``.
+
+    A list of the layers' numbers says which layers, not of what kind each is, and is left out.
+    """
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from _lists(value, length, (*path, name))
-        elif isinstance(value, (list, tuple)) and len(value) == length:
-            yield (*path, name)
-
-
-def _at(config: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    value: Any = config
-    for key in keys:
-        value = value[key]
-    return value
+            yield from _listed(value, length, index, (*path, name))
+        elif isinstance(value, (list, tuple)) and len(value) == length and [*value] != [*range(length)]:
+            yield ("config", *path, name), repr(value[index])
