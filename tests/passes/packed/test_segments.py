@@ -239,7 +239,7 @@ MODELS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", MODELS)
 def test_packed_sequences_of_hugging_face(name: str, attention: str) -> None:
     torch.manual_seed(0)
