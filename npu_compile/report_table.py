@@ -127,6 +127,8 @@ def _paths(paths: Sequence[str]) -> str:
     """``["h.0.attn", "h.1.attn", "h.2.attn"]`` as ``"h.{0-2}.attn"``."""
     if len(set(paths)) == 1:
         return paths[0]
+    if len({re.sub(r"\d+", "#", path) for path in paths}) > 1:
+        return f"{paths[0]} and others"
     columns = zip(*(map(int, re.findall(r"\d+", path)) for path in paths), strict=True)
     numbers = [sorted(set(column)) for column in columns]
     if math.prod(map(len, numbers)) != len(paths):

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -104,6 +105,12 @@ def test_paths_that_are_no_product_of_ranges_are_not_written_as_one():
     text = render(Report((GraphReport("0/0", sites),)), 120)
     assert "stage.0.block.0 and others" in text
     assert "{" not in text
+
+
+def test_sites_without_a_module_are_named_by_their_nodes():
+    names = ("scaled_dot_product_attention", "scaled_dot_product_attention_1")
+    sites = tuple(dataclasses.replace(lowered(0, module_path=""), name=name) for name in names)
+    assert "and others" in render(Report((GraphReport("0/0", sites),)), 120)
 
 
 def test_different_dims_of_keys_and_values_are_shown():
