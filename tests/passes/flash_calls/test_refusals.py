@@ -8,22 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from npu_compile.kernels.graph_ops import ensure_graph_ops
-from tests.passes.flash_calls import stand_ins
-from tests.passes.flash_calls.test_translate import (
-    CU_K,
-    CU_Q,
-    DIM,
-    HEADS,
-    KV_HEADS,
-    TABLE,
-    packed_inputs,
-    translated,
-)
+from tests.passes.flash_calls.calls import CU_K, CU_Q, DIM, HEADS, KV_HEADS, TABLE, packed_inputs, translated
 from tests.passes.graphs import random
-
-ensure_graph_ops()
-stand_ins.define()
 
 FA3 = torch.ops.flash_attn_3._flash_attn_forward
 BATCH = random(2, 5, HEADS, DIM), random(2, 7, KV_HEADS, DIM), random(2, 7, KV_HEADS, DIM)
