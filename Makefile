@@ -32,7 +32,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 ledger: $(READY)
-	$(TEST_ENV) nice $(BIN)/python -m tests.models.ledger --again
+	$(TEST_ENV) nice $(BIN)/python -m tests.models.ledger $(ARGS)
 
 doctor: $(READY)
 	$(BIN)/npu-compile doctor
