@@ -17,6 +17,7 @@ from torch import fx
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.masks import MaskArguments
+from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, Views
 from npu_compile.passes.values import HEADS_FIRST, aten, is_call, same, value
 
@@ -71,9 +72,16 @@ class Operands:
 
 
 def through(graph: fx.Graph, node: fx.Node, views: Views) -> fx.Node:
-    """``node`` seen through ``views``, at the insertion point."""
-    for target, arguments in views:
-        node = call(graph, target, node, *arguments)
+    """``node`` seen through ``views``, at the insertion point.
+
+    Raises:
+        Declined: a view needs a size that no tensor of the graph has.
+    """
+    try:
+        for target, arguments in views:
+            node = call(graph, target, node, *arguments)
+    except LookupError as error:
+        raise Declined(str(error)) from error
     return node
 
 

@@ -100,8 +100,11 @@ class MaskLowering:
         return replace(mask, node=seen, views=())
 
     def _through(self, node: fx.Node, views: Views) -> fx.Node:
-        for target, arguments in views:
-            node = self._writer.call(target, node, *arguments)
+        try:
+            for target, arguments in views:
+                node = self._writer.call(target, node, *arguments)
+        except LookupError as error:
+            raise Declined(str(error)) from error
         return node
 
     def _zero_rows(self, emitter: MaskEmitter, plan: MaskPlan) -> dict[str, Any]:

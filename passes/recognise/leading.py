@@ -6,7 +6,7 @@ from torch import fx
 
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.recognise.axes import Frame, fresh
-from npu_compile.passes.recognise.placing import size_of, views_to
+from npu_compile.passes.recognise.placing import views_to
 from npu_compile.passes.site import Operand, Views
 from npu_compile.passes.values import aten, same, same_shape, shape, viewed
 
@@ -24,7 +24,7 @@ class Leading:
 
     def folded(self, read: Operand) -> Operand:
         """(B, N, S, D) of an operand as the program has it."""
-        return viewed(read, aten.reshape.default, [size_of(self._batch), *shape(read.node)[-3:]])
+        return viewed(read, aten.reshape.default, [-1, *shape(read.node)[-3:]])
 
     def unfolded(self, output: fx.Node) -> Views:
         """From (B, N, Q, D_v) to the program's own result."""

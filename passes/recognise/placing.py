@@ -18,6 +18,15 @@ def size_of(dim: Dim) -> Any:
     return total
 
 
+def _sizes(groups: Frame) -> list[Any]:
+    """Sizes for a reshape; the first symbolic product is left to it, since no tensor may have that size."""
+    sizes = [size_of(group) for group in groups]
+    products = [i for i, group in enumerate(groups) if len(group) > 1 and not isinstance(sizes[i], int)]
+    if products:
+        sizes[products[0]] = -1
+    return sizes
+
+
 def views_to(frame: Frame, groups: Frame, whole: int | None = None) -> Views:
     """The views from a tensor of ``frame`` to one whose dimensions are ``groups``.
 
@@ -33,15 +42,15 @@ def views_to(frame: Frame, groups: Frame, whole: int | None = None) -> Views:
         return _reordered(frame, groups)
     views: list[Any] = []
     if _is_merge(frame, groups):
-        return ((aten.reshape.default, ([size_of(group) for group in groups],)),)
+        return ((aten.reshape.default, (_sizes(groups),)),)
     atoms = [axis for dim in frame for axis in dim]
     if frame != tuple((axis,) for axis in atoms):
-        views.append((aten.reshape.default, ([axis.size for axis in atoms],)))
+        views.append((aten.reshape.default, (_sizes(tuple((axis,) for axis in atoms)),)))
     views += _reordered(tuple((axis,) for axis in atoms), tuple((a,) if a in held else () for a in wanted))
     if set(wanted) != held:
         views.append((aten.expand.default, ([-1 if a in held else a.size for a in wanted],)))
     if groups != tuple((axis,) for axis in wanted):
-        views.append((aten.reshape.default, ([size_of(group) for group in groups],)))
+        views.append((aten.reshape.default, (_sizes(groups),)))
     return tuple(views)
 
 

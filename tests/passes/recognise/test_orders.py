@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import npu_compile
 from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.lower import lower
@@ -179,3 +180,24 @@ def test_batch_and_heads_of_the_result_swapped() -> None:
     module, _ = lowered(attend, *tensors)
     got = module(*tensors).double()
     torch.testing.assert_close(got, oracle(*tensors).transpose(0, 1), atol=1e-5, rtol=0)
+
+
+def test_five_dimensions_of_symbolic_sizes() -> None:
+    """The number of windows changes: no tensor of the program has the size of batch times windows."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        by_hand = ((q @ k.mT) * 0.25 + mask).softmax(-1) @ v
+        return by_hand + F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    compiled = torch.compile(attend, backend="ascend_fia", fullgraph=True)
+    for windows, keys in ((3, 17), (5, 11)):
+        q, k, v = (random(B, windows, N, s, D, seed=i) for i, s in enumerate((Q, keys, keys)))
+        mask = random(1, windows, 1, Q, keys, seed=4)
+        for tensor, axes in ((q, [1]), (k, [1, 3]), (v, [1, 3]), (mask, [1, 4])):
+            torch._dynamo.mark_dynamic(tensor, axes)
+        scores = torch.einsum("bwnqd,bwnkd->bwnqk", q.double(), k.double()) / 4 + mask.double()
+        wanted = 2 * torch.einsum("bwnqk,bwnkd->bwnqd", scores.softmax(-1), v.double())
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(q, k, v, mask).double(), wanted, atol=1e-5, rtol=0)
+    report = npu_compile.last_report()
+    assert [site.reason for site in report.left] == [] and report.sites
