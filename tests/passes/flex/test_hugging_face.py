@@ -60,6 +60,7 @@ def test_models(name: str, case: str) -> None:
         assert {site.sparse_mode for site in sites} <= {0, 2, 4}
 
 
+@pytest.mark.nightly
 def test_soft_capped_models_are_left_with_the_reason() -> None:
     config = hf.Gemma2Config(**TEXT, sliding_window=8, attn_logit_softcapping=5.0)
     torch.manual_seed(0)
