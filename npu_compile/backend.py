@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import fx
 from torch._dynamo.backends.registry import lookup_backend
 
 from .errors import AscendFiaError
+from .kernels.targets import Target
 from .options import Options, parse
 from .passes.context_parallel.config import with_step
 from .passes.mla.options import MlaOptions
@@ -47,10 +49,7 @@ def compile_graph(
 ) -> tuple[Callable[..., Any], GraphReport]:
     """The callable that runs ``module`` as ``asked``, and the report on its attention."""
     target = target_of(example_inputs, asked)
-    mla = MlaOptions(asked.mla, asked.max_context_tokens, asked.mla_fusions)
-    compiled = run_passes(
-        module, example_inputs, target, asked.context_parallel, mla, int8_inside=asked.kv_quant == "c8"
-    )
+    compiled = _rewritten(module, example_inputs, target, asked)
     where = execution(_device_type(example_inputs))
     run, captured = _callable(compiled, example_inputs, asked)
     report = GraphReport(
@@ -63,6 +62,26 @@ def compile_graph(
         capture=captured,
     )
     return run, report
+
+
+def _rewritten(
+    module: fx.GraphModule, example_inputs: Sequence[Any], target: Target, asked: Options
+) -> Compiled:
+    """What the passes make of ``module``. A fault in them costs the speed, not the program: it is warned of.
+
+    With ``strict``, or over ranks, which must all run the same, the fault is raised.
+    """
+    mla = MlaOptions(asked.mla, asked.max_context_tokens, asked.mla_fusions)
+    try:
+        return run_passes(
+            module, example_inputs, target, asked.context_parallel, mla, int8_inside=asked.kv_quant == "c8"
+        )
+    except Exception as fault:
+        if asked.strict or asked.context_parallel is not None:
+            raise
+        note = f"left as it was, by a fault of npu-compile: {type(fault).__name__}: {fault}"
+        warnings.warn(f"a graph was {note}", stacklevel=2)
+        return Compiled(module, traced=False, notes=(note,))
 
 
 def _callable(

@@ -57,6 +57,24 @@ def test_the_same_module_is_lowered_without_gradients() -> None:
     assert len(npu_compile.last_report().lowered) == 1
 
 
+def test_a_fault_in_a_pass_costs_the_fused_operators_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: Any) -> None:
+        raise ZeroDivisionError("by the test")
+
+    monkeypatch.setattr("npu_compile.pipeline.lower", faulty)
+    model, x = Attention(), random(2, 3, 7, 16)
+    with torch.no_grad():
+        with pytest.warns(UserWarning, match="fault of npu-compile: ZeroDivisionError: by the test"):
+            got = compiled(model)(x)
+        torch.testing.assert_close(got, model(x))
+        assert not npu_compile.last_report().sites
+        (graph,) = npu_compile.last_report().graphs
+        assert any("ZeroDivisionError: by the test" in note for note in graph.notes)
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="ZeroDivisionError: by the test"):
+            compiled(model, strict=True)(x)
+
+
 def test_active_dropout_is_left_as_it_was() -> None:
     with torch.no_grad():
         compiled(Attention(p=0.5))(random(2, 3, 7, 16))
