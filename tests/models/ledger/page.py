@@ -14,8 +14,8 @@ SHOWN_TYPES = 6
 INTRODUCTION = """# Coverage
 
 What becomes of the attention of each model type of transformers, made tiny from its configuration and run
-on the CPU in float32. `make ledger` measures, `tests/models/ledger/coverage.jsonl` holds the data, and this
-page is made from it.
+on the CPU in float32. `make ledger` measures what is missing (`make ledger ARGS=--again` everything),
+`tests/models/ledger/coverage.jsonl` holds the data, and this page is made from it.
 
 *Counted* are the attention computations of the plain model's run, seen below the compiler by watching the
 operators that run: torch's own fused ones, and a softmax over a product with a computed value whose result
