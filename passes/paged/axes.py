@@ -25,6 +25,10 @@ class Axis:
 Dims = tuple[tuple[Axis, ...], ...]
 
 
+_REORDERS = (aten.transpose.int, aten.permute, aten.unsqueeze)
+_REGROUPS = (aten.view, aten.reshape, aten._unsafe_view, aten.flatten, aten.unflatten, aten.squeeze)
+
+
 def names(dims: Dims) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(axis.name for axis in dim) for dim in dims)
 
@@ -43,7 +47,7 @@ def step(node: fx.Node, dims: Dims) -> Dims | None:
     if is_call(node, aten.unsqueeze):
         position = argument(node, 1, "dim") % (len(dims) + 1)
         return (*dims[:position], (), *dims[position:])
-    if is_call(node, aten.view, aten.reshape, aten._unsafe_view, aten.flatten, aten.unflatten, aten.squeeze):
+    if is_call(node, *_REGROUPS):
         return regroup(dims, shape(node))
     return None
 
@@ -85,6 +89,8 @@ def _split(axis: Axis, product: int, size: int) -> list[Axis] | None:
 
 
 def source_of(node: fx.Node) -> fx.Node | None:
-    """The tensor that ``node`` is a view or a copy of."""
-    source = node.args[0] if node.args else None
+    """The tensor that ``node`` is a view or a copy of, by an operator that :func:`step` follows."""
+    if same_value_input(node) is None and not is_call(node, *_REORDERS, *_REGROUPS):
+        return None
+    source = node.args[0]
     return source if isinstance(source, fx.Node) and is_tensor(source) else None

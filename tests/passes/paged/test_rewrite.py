@@ -216,3 +216,15 @@ def test_attention_without_a_gather_has_no_note() -> None:
     )
     assert notes == ()
     assert len(fused(module)) == 1
+
+
+def test_keys_computed_from_embedded_tokens_are_not_gathered() -> None:
+    def program(query: Tensor, table: Tensor, ids: Tensor, weight: Tensor) -> Tensor:
+        keys = F.linear(F.embedding(ids, table), weight).view(2, 17, KV_HEADS, DIM).transpose(1, 2)
+        return F.scaled_dot_product_attention(query, keys, keys, enable_gqa=True)
+
+    ids = torch.randint(0, 54, (2, 17), generator=torch.Generator().manual_seed(5))
+    inputs = random(2, HEADS, 17, DIM), random(54, 24), ids, random(KV_HEADS * DIM, 24)
+    module, notes = rewritten(program, *inputs)
+    assert notes == ()
+    torch.testing.assert_close(module(*inputs), program(*inputs), atol=1e-5, rtol=0)
