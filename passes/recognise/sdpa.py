@@ -39,6 +39,7 @@ def match_sdpa(node: fx.Node) -> Parts:
             raise Declined("the attention mask is not a tensor")
         views = leading.mask_views(mask) if leading else ()
         masks.append(MaskTerm("keep" if value(mask).dtype == torch.bool else "add", mask, views=views))
+    result = value(node).dtype
     reads = [operand(given, node) for given in (query, key, value_)]
     reads = [leading.folded(read) if leading else batched(read) for read in reads]
     return Parts(
@@ -50,8 +51,9 @@ def match_sdpa(node: fx.Node) -> Parts:
         value=reads[2],
         scale=float(scale),
         masks=tuple(masks),
-        softmax_dtype=torch.float32 if value(node).dtype.itemsize < 4 else value(node).dtype,
-        autocast=value(node).dtype if value(query).dtype != value(node).dtype else None,
+        softmax_dtype=torch.float32 if result.itemsize < 4 else result,
+        # Without autocast, SDPA takes operands of one dtype and returns it.
+        autocast=result if any(value(given).dtype != result for given in (query, key, value_)) else None,
     )
 
 

@@ -150,3 +150,18 @@ def test_nothing_keeps_a_model_alive() -> None:
     torch._dynamo.reset()
     gc.collect()
     assert weight() is None
+
+
+@pytest.mark.parametrize("halved", ["query", "keys"])
+def test_autocast_halves_the_operands_that_are_not_halves_yet(halved: str) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.scaled_dot_product_attention(q, k, v)
+
+    q, k, v = random(2, 3, 7, 16), random(2, 3, 17, 16, seed=1), random(2, 3, 17, 16, seed=2)
+    operands = (q.bfloat16(), k, v) if halved == "query" else (q, k.bfloat16(), v.bfloat16())
+    exact = F.scaled_dot_product_attention(*(x.bfloat16().double() for x in (q, k, v)))
+    plain, got = attend(*operands), compiled(attend)(*operands)
+    assert got.dtype == torch.bfloat16
+    assert (got - exact).abs().max() <= 2 * (plain - exact).abs().max()
+    assert len(npu_compile.last_report().lowered) == 1
