@@ -9,9 +9,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npu_compile.passes.emit_node import fake_mode_of
-
-ORIGIN = ("stack_trace", "nn_module_stack")
-"""Where in the user's program a node comes from."""
+from npu_compile.passes.origin import copy_origin
 
 
 def splice(
@@ -33,9 +31,7 @@ def splice(
         for node in traced.graph.nodes:
             if node.op == "call_function":
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-                for key in ORIGIN:
-                    if key in before.meta:
-                        copies[node].meta[key] = before.meta[key]
+                copy_origin(before, copies[node])
             elif node.op == "output":
                 return [copies[one] for one in traced.graph.nodes if one.op == "call_function"]
             else:

@@ -10,8 +10,7 @@ from npu_compile.kernels.contract.fia_call import V2_NAMES
 from npu_compile.passes.flash_calls.band import Band
 from npu_compile.passes.flash_calls.nodes import Nodes
 from npu_compile.passes.flash_calls.schemas import FlashCall, NotTranslated
-from npu_compile.passes.lower.forms import FIA, CallForm
-from npu_compile.passes.lower.sinks import FIA_V2
+from npu_compile.passes.lower.forms import FIA, FIA_V2, CallForm
 from npu_compile.passes.site import Views
 from npu_compile.passes.values import aten, same, shape, value
 

@@ -18,6 +18,7 @@ from npu_compile.passes.flash_calls.nodes import Nodes
 from npu_compile.passes.flash_calls.schemas import FlashCall, NotTranslated, is_flash_call, read_call
 from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.legality import illegal
+from npu_compile.passes.origin import copy_origin
 from npu_compile.passes.recognise.where_from import module_path, source
 from npu_compile.passes.site import SiteOutcome
 from npu_compile.passes.values import Writes, is_call, is_tensor, shape
@@ -73,8 +74,7 @@ def _translated(node: fx.Node, nodes: Nodes, target: Target) -> SiteOutcome:
     outcome = _lowered(node, call, form)
     with node.graph.inserting_before(node):
         fused, result = form.emit(node.graph)
-    for made in (fused, result):
-        made.meta |= {key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta}
+    copy_origin(node, fused, result)
     for old in results:
         old.replace_all_uses_with(result)
         if old is not node:

@@ -20,6 +20,7 @@ from npu_compile.passes.emit_node import call
 from npu_compile.passes.flex.scalar_program import NotScalar, Spread, returned
 from npu_compile.passes.flex.score_mod import NotFused, ScoreMod, read_score_mod
 from npu_compile.passes.flex.shared_calls import SharedCalls
+from npu_compile.passes.origin import copy_origin
 from npu_compile.passes.values import Writes, argument, aten, shape, value
 
 LEFT_BECAUSE = "flex_attention_left"
@@ -93,9 +94,7 @@ def _write_out(found: _Call, shared: SharedCalls) -> None:
             scale=found.scale * score_mod.scale,
             enable_gqa=shape(found.query)[1] != shape(found.key)[1],
         )
-    for key in ("nn_module_stack", "stack_trace"):
-        if key in found.node.meta:
-            attention.meta[key] = found.node.meta[key]
+    copy_origin(found.node, attention)
     for user in list(found.node.users):
         if argument(user, 1, "index") == 0:
             user.replace_all_uses_with(attention)

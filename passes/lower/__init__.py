@@ -21,6 +21,7 @@ from npu_compile.passes.lower.masks import MaskArguments, MaskLowering
 from npu_compile.passes.lower.outcome import declined, lowered, refused
 from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.lower.sinks import joined_by_sink, sink_candidates
+from npu_compile.passes.origin import copy_origin
 from npu_compile.passes.packed.segmented import segmented_form
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined
@@ -115,8 +116,5 @@ def _replace(site: AttentionSite, form: CallForm, arguments: MaskArguments) -> N
     if arguments.void_rows is not None:
         result = call(graph, aten.masked_fill.Scalar, result, arguments.void_rows, arguments.void)
     result = through(graph, result, site.output_views)
-    for node in (fused, result):
-        for key in ("nn_module_stack", "stack_trace"):
-            if key in site.output.meta:
-                node.meta[key] = site.output.meta[key]
+    copy_origin(site.output, fused, result)
     site.output.replace_all_uses_with(result)

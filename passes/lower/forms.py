@@ -19,12 +19,13 @@ from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, Views
-from npu_compile.passes.values import HEADS_FIRST, aten, is_call, same, value
+from npu_compile.passes.values import HEADS_FIRST, aten, is_call, same, shape, value
 
 HEAD_DIM_STEP = 16
 """What a device's head dims are multiples of."""
 
 FIA = "npu_fused_infer_attention_score"
+FIA_V2 = "npu_fused_infer_attention_score_v2"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,17 @@ def through(graph: fx.Graph, node: fx.Node, views: Views) -> fx.Node:
     return node
 
 
+def by_token(node: fx.Node) -> fx.Node:
+    """(B, N, S, D) as (B * S, N, D), the packed layout, at the insertion point."""
+    node = call(node.graph, aten.transpose.int, node, 1, 2)
+    return call(node.graph, aten.reshape.default, node, [-1, *shape(node)[2:]])
+
+
+def contiguous(node: fx.Node) -> fx.Node:
+    """``node``, or a contiguous copy of it at the insertion point."""
+    return node if is_contiguous(value(node)) else call(node.graph, aten.contiguous.default, node)
+
+
 def candidates(
     site: AttentionSite, operands: Operands, masks: MaskArguments, target: Target
 ) -> Iterator[CallForm]:
@@ -129,9 +141,7 @@ def _fia(
     tensors = {}
     for name, node in (("query", operands.query), ("key", operands.key), ("value", operands.value)):
         node = through(graph, node, to_layout)
-        if target is not Target.CPU and not is_contiguous(value(node)):
-            node = call(graph, aten.contiguous.default, node)
-        tensors[name] = node
+        tensors[name] = node if target is Target.CPU else contiguous(node)
     tensors |= masks.tensors
     to_bnsd = to_layout
     if layout == "BNSD" and not same(site.scores.query, 1):
@@ -146,7 +156,7 @@ def _fia(
     }
     if target is not Target.CPU:
         tensors |= {
-            name: _contiguous(tensors[name]) for name in ("atten_mask", "pse_shift") if name in tensors
+            name: _contiguous_once(tensors[name]) for name in ("atten_mask", "pse_shift") if name in tensors
         }
         if "atten_mask" in tensors and masks.plain["sparse_mode"] < 2 and not same(site.scores.query, 1):
             # Rows that are masked as a whole lose accuracy without this correction.
@@ -158,7 +168,7 @@ def _fia(
     return CallForm(FIA, tensors, plain, to_bnsd, notes)
 
 
-def _contiguous(node: fx.Node) -> fx.Node:
+def _contiguous_once(node: fx.Node) -> fx.Node:
     """A contiguous copy of a mask or bias that all layers share."""
     if is_contiguous(value(node)):
         return node

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compile.kernels.causal_mask import causal_mask
-from npu_compile.passes.emit_node import call, fake_mode_of
+from npu_compile.passes.causal_mask_node import causal_mask_node
+from npu_compile.passes.emit_node import call
 from npu_compile.passes.mask.emit import MaskEmitter
 from npu_compile.passes.mask.meaning import MaskAnalyser, MaskMeaning, MaskNotExpressible
 from npu_compile.passes.mask.plan import Bound, MaskPlan, plan_mask
@@ -17,8 +17,6 @@ from npu_compile.passes.mask.writer import Writer
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, MaskTerm, Views
 from npu_compile.passes.values import Writes, aten, value
-
-CAUSAL_MASK = "causal_mask_2048"
 
 
 @dataclass(frozen=True)
@@ -125,21 +123,10 @@ class MaskLowering:
 
     def causal_mask(self, device: torch.device) -> fx.Node:
         """The 2048 x 2048 triangle that modes 2 to 4 take, one per device."""
-        return self._once(("causal", device), lambda: self._causal_mask_attribute(device))
-
-    def _causal_mask_attribute(self, device: torch.device) -> fx.Node:
-        name = f"{CAUSAL_MASK}_{device.type}"
-        mask = causal_mask(device)
-        self._module.register_buffer(name, mask, persistent=False)
-        with self._graph.inserting_before(_first_call(self._graph)):
-            node = self._graph.get_attr(name)
-        mode = fake_mode_of(self._graph)
-        node.meta["val"] = mask if mode is None else mode.from_tensor(mask, static_shapes=True)
-        return node
+        return self._once(("causal", device), lambda: causal_mask_node(self._module, device))
 
     def _on_host(self, lengths: fx.Node) -> fx.Node:
         """The one copy of ``lengths`` to the host that all layers read."""
-
         target = torch.ops.ascend_fia.host_lengths.default
         return self._once(("host", lengths), lambda: self._after(lengths, target, lengths))
 
@@ -147,10 +134,6 @@ class MaskLowering:
         if key not in self._shared:
             self._shared[key] = emit()
         return self._shared[key]
-
-
-def _first_call(graph: fx.Graph) -> fx.Node:
-    return next(node for node in graph.nodes if node.op != "placeholder")
 
 
 def _rows(emitter: MaskEmitter, plan: MaskPlan, site: AttentionSite) -> dict[str, Any]:

@@ -17,13 +17,19 @@ from torch import fx
 
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import CallForm, Operands, candidates, is_contiguous, through
+from npu_compile.passes.lower.forms import (
+    FIA_V2,
+    CallForm,
+    Operands,
+    by_token,
+    candidates,
+    contiguous,
+    through,
+)
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.site import AttentionSite, Views
 from npu_compile.passes.values import HEADS_FIRST, aten, is_call, node_input, same, shape, value
-
-FIA_V2 = "npu_fused_infer_attention_score_v2"
 
 
 def sink_candidates(
@@ -78,12 +84,10 @@ def _packed(
     site: AttentionSite, operands: Operands, sink: fx.Node, masks: MaskArguments, mode: int, shared: Shared
 ) -> CallForm:
     """TND: the tokens of all requests on one axis."""
-    graph, scores = site.output.graph, site.scores
+    scores = site.scores
     tensors = dict(masks.tensors)
     for name in ("query", "key", "value"):
-        node = call(graph, aten.transpose.int, getattr(operands, name), 1, 2)
-        node = call(graph, aten.reshape.default, node, [-1, *shape(node)[2:]])
-        tensors[name] = node if is_contiguous(value(node)) else call(graph, aten.contiguous.default, node)
+        tensors[name] = contiguous(by_token(getattr(operands, name)))
     lengths = shared.cumulative_lengths(scores.batch, scores.query)
     tensors |= {"actual_seq_qlen": lengths, "actual_seq_kvlen": lengths, "learnable_sink": sink}
     plain: dict[str, Any] = {

@@ -15,10 +15,10 @@ from torch import fx
 
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import CallForm
+from npu_compile.passes.lower.forms import FIA_V2, CallForm, contiguous
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.lower.shared import Shared
-from npu_compile.passes.mla.emit import contiguous, emit, queries
+from npu_compile.passes.mla.emit import emit, queries
 from npu_compile.passes.mla.kept_keys import gathered, kept_first
 from npu_compile.passes.mla.key_bias import shared_bias, with_bias
 from npu_compile.passes.mla.pages import block_size, block_table, in_blocks
@@ -28,7 +28,6 @@ from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import ScoreShape, Views
 from npu_compile.passes.values import aten, same, shape, value
 
-FIA_V2 = "npu_fused_infer_attention_score_v2"
 MOST_HEADS = 128
 
 
@@ -77,7 +76,7 @@ def absorbed(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared,
     if target is not Target.CPU:
         plain["block_size"] = block_size(shape(latents.latent)[2])
         tensors |= _paged(graph, shared, scores, latents, plain["block_size"])
-        tensors |= {name: contiguous(graph, tensors[name]) for name in ("query", "query_rope")}
+        tensors |= {name: contiguous(tensors[name]) for name in ("query", "query_rope")}
     notes = () if heads == scores.heads else (f"{scores.heads} heads padded to {heads}",)
     own: Views = () if heads == scores.heads else ((aten.slice.Tensor, (0, 0, scores.heads)),)
     return CallForm(FIA_V2, tensors, plain, own + to_values(graph, shared, mla, target, fuse), notes)

@@ -5,22 +5,15 @@ from __future__ import annotations
 from torch import fx
 
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import is_contiguous, through
-from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.lower.forms import through
 from npu_compile.passes.mla.site import HeadRows, MlaSite
 from npu_compile.passes.site import Operand
-from npu_compile.passes.values import aten, shape, value
-
-__all__ = ["Shared", "contiguous", "emit", "head_weights", "queries"]
+from npu_compile.passes.values import aten, shape
 
 
 def emit(graph: fx.Graph, read: Operand) -> fx.Node:
     """The operand with its views, at the insertion point."""
     return through(graph, read.node, read.views)
-
-
-def contiguous(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    return node if is_contiguous(value(node)) else call(graph, aten.contiguous.default, node)
 
 
 def queries(graph: fx.Graph, mla: MlaSite, mean_rows: fx.Node | None) -> tuple[fx.Node, fx.Node]:

@@ -13,8 +13,8 @@ import torch
 from torch import fx
 
 from npu_compile.passes.emit_node import call
+from npu_compile.passes.lower.forms import contiguous
 from npu_compile.passes.lower.shared import Shared
-from npu_compile.passes.mla.emit import contiguous
 from npu_compile.passes.site import Dim
 from npu_compile.passes.values import aten, shape
 
@@ -34,7 +34,7 @@ def in_blocks(graph: fx.Graph, shared: Shared, node: fx.Node, block: int) -> fx.
     if missing != 0:
         filling = call(graph, aten.new_zeros.default, node, [shared.number(batch), 1, missing, width])
         node = call(graph, aten.cat.default, [node, filling], 2)
-    return call(graph, aten.view.default, contiguous(graph, node), [-1, 1, block, width])
+    return call(graph, aten.view.default, contiguous(node), [-1, 1, block, width])
 
 
 def block_table(shared: Shared, device: torch.device, batch: Dim, tokens: Dim, block: int) -> fx.Node:

@@ -9,14 +9,14 @@ from torch import fx
 
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import FIA, CallForm
+from npu_compile.passes.lower.forms import FIA, CallForm, by_token, contiguous
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.lower.shared import Shared
-from npu_compile.passes.mla.emit import contiguous, emit, queries
+from npu_compile.passes.mla.emit import emit, queries
 from npu_compile.passes.mla.site import MlaSite
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import Views
-from npu_compile.passes.values import HEADS_FIRST, aten, same, shape
+from npu_compile.passes.values import HEADS_FIRST, aten, same
 
 
 def split(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared) -> CallForm:
@@ -38,7 +38,7 @@ def split(mla: MlaSite, masks: MaskArguments, target: Target, shared: Shared) ->
         to_bnsd: Views = () if one_token else HEADS_FIRST
         arguments = {**plain, "input_layout": layout, **masks.plain}
         return CallForm(FIA, {**tensors, **masks.tensors}, arguments, to_bnsd, expanded_from=mla)
-    return _packed(graph, shared, mla, masks, tensors, plain)
+    return _packed(shared, mla, masks, tensors, plain)
 
 
 def _tensors(graph: fx.Graph, mla: MlaSite, masks: MaskArguments) -> Iterator[tuple[str, fx.Node]]:
@@ -53,7 +53,6 @@ def _tensors(graph: fx.Graph, mla: MlaSite, masks: MaskArguments) -> Iterator[tu
 
 
 def _packed(
-    graph: fx.Graph,
     shared: Shared,
     mla: MlaSite,
     masks: MaskArguments,
@@ -67,14 +66,10 @@ def _packed(
     mode = masks.plain["sparse_mode"]
     if mode == 2 and same(scores.query, scores.key):
         mode = 3
-    packed = {}
-    for name, node in tensors.items():
-        turned = call(graph, aten.transpose.int, node, 1, 2)
-        rows = call(graph, aten.reshape.default, turned, [-1, *shape(turned)[2:]])
-        packed[name] = contiguous(graph, rows)
+    packed = {name: contiguous(by_token(node)) for name, node in tensors.items()}
     packed["actual_seq_lengths"] = shared.cumulative_lengths(scores.batch, scores.query)
     packed["actual_seq_lengths_kv"] = shared.cumulative_lengths(scores.batch, scores.key)
     arguments = {**plain, "input_layout": "TND", **masks.plain, "sparse_mode": mode}
     sizes = [shared.number(scores.batch), shared.number(scores.query), scores.heads, mla.value_up.width]
-    to_bnsd: Views = ((aten.view.default, (sizes,)), (aten.transpose.int, (1, 2)))
+    to_bnsd: Views = ((aten.view.default, (sizes,)), *HEADS_FIRST)
     return CallForm(FIA, {**packed, **masks.tensors}, arguments, to_bnsd, expanded_from=mla)

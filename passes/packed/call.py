@@ -9,7 +9,7 @@ from torch import fx
 from npu_compile.kernels.contract.packed_dims import PACKED_HEAD_DIMS, packs
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import FIA, CallForm, Operands, is_contiguous
+from npu_compile.passes.lower.forms import FIA, CallForm, Operands, contiguous
 from npu_compile.passes.site import AttentionSite
 from npu_compile.passes.values import aten, value
 
@@ -62,6 +62,4 @@ def _packed_widths(site: AttentionSite) -> tuple[int, int] | None:
 def _laid_out(node: fx.Node, width: int, target: Target) -> fx.Node:
     if missing := width - value(node).shape[-1]:
         node = call(node.graph, aten.constant_pad_nd.default, node, [0, missing])
-    if target is Target.CPU or is_contiguous(value(node)):
-        return node
-    return call(node.graph, aten.contiguous.default, node)
+    return node if target is Target.CPU else contiguous(node)

@@ -20,6 +20,7 @@ from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.lower.outcome import lowered
 from npu_compile.passes.lower.shared import Shared
+from npu_compile.passes.origin import copy_origin
 from npu_compile.passes.packed.call import packed_form
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined, operand_shape
@@ -129,9 +130,7 @@ def _packed(
         if layout == "BNSD":
             result = call(graph, aten.transpose.int, result, 0, 1)
         result = call(graph, aten.unsqueeze.default, result, 0)
-    for name in ("nn_module_stack", "stack_trace"):
-        if name in first.output.meta:
-            fused.meta[name] = result.meta[name] = first.output.meta[name]
+    copy_origin(first.output, fused, result)
     cat.replace_all_uses_with(result)
     note = f"one call for {len(sites)} pieces"
     masks = MaskArguments({}, {}, "all keys of its piece", "one length for each piece")

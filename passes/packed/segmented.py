@@ -10,15 +10,14 @@ import torch
 from torch import fx
 
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import CallForm, Operands
+from npu_compile.passes.lower.forms import CallForm, Operands, by_token
 from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.mask.meaning import MaskMeaning
 from npu_compile.passes.packed.call import packed_form
 from npu_compile.passes.packed.segments import Chunks, Numbered, Segments, segmented
 from npu_compile.passes.site import AttentionSite, ScoreShape, Views
-from npu_compile.passes.values import HEADS_FIRST, aten, same, shape, value
+from npu_compile.passes.values import HEADS_FIRST, aten, same, value
 
 
 def segmented_form(
@@ -41,7 +40,7 @@ def segmented_form(
     if (mask := segmented(meaning, site.scores)) is None:
         return None, ()
     scores = site.scores
-    tokens = Operands(*(_by_token(node) for node in (operands.query, operands.key, operands.value)))
+    tokens = Operands(*(by_token(node) for node in (operands.query, operands.key, operands.value)))
     key = ("segments", mask.segments, str(scores.batch), str(scores.query))
     ends = shared.once(key, lambda: _ends(mask.segments, scores, shared))
     form = packed_form(site, tokens, (ends, ends), target)
@@ -56,12 +55,6 @@ def segmented_form(
     form = replace(form, tensors=tensors, plain=plain, to_bnsd=to_bnsd)
     reason = illegal(form, target)
     return (None, (f"segments are not packed: {reason}",)) if reason is not None else (form, ())
-
-
-def _by_token(node: fx.Node) -> fx.Node:
-    """(B, N, S, D) as (B * S, N, D)."""
-    node = call(node.graph, aten.transpose.int, node, 1, 2)
-    return call(node.graph, aten.reshape.default, node, [-1, *shape(node)[2:]])
 
 
 def _ends(segments: Segments, scores: ScoreShape, shared: Shared) -> fx.Node:
