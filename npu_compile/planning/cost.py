@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..kernels.layouts import LAYOUTS, query_sizes, value_head_dim
+from ..kernels.layouts import LAYOUTS, Layout, query_sizes, value_head_dim
 from ..passes.site import AttentionSite
 from ..passes.values import given_arguments, value
 from .attended import attended
@@ -116,7 +116,7 @@ def call_cost(node: fx.Node, site: AttentionSite, known: dict[fx.Node, torch.Ten
 
 def _key_lengths(
     given: dict[str, Any],
-    layout: Any,
+    layout: Layout,
     key: tuple[int, ...],
     site: AttentionSite,
     known: dict[fx.Node, torch.Tensor],

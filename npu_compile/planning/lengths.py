@@ -1,6 +1,6 @@
 """The sequence lengths of a step, computed: the part of a graph that depends only on known integers.
 
-A graph on the meta device has no values, but the lengths that the operators are given follow from a few
+A graph of fake tensors has no values, but the lengths that the operators are given follow from a few
 counters, such as how many tokens a static cache holds. Whatever depends on those alone is computed here
 on the CPU, in program order, in-place writes included; everything else stays unknown.
 """

@@ -55,9 +55,8 @@ def _marked(plan: Plan) -> Iterator[tuple[str, StepPlan, SitePlan]]:
 def _step(step: StepPlan, sites: list[tuple[str, SitePlan]]) -> Iterator[str]:
     time = "" if step.seconds is None else f", at least {words.duration(step.seconds)} of attention"
     yield f"<h2>{escape(step.name.capitalize())} <span>{escape(step.what)}{escape(time)}</span></h2>"
-    notes = [note for graph in step.report.graphs for note in graph.notes]
-    if notes:
-        yield "<ul class=facts>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
+    if step.notes:
+        yield "<ul class=facts>" + "".join(f"<li>{escape(note)}</li>" for note in step.notes) + "</ul>"
     if not sites:
         yield "<p>No attention was found in it.</p>"
         return
@@ -97,15 +96,10 @@ def _row(mark: str, site: SitePlan) -> str:
     return f"<tr{'' if outcome.lowered else ' class=left'}>{''.join(cells)}</tr>"
 
 
-def _changes(site: SitePlan) -> tuple[str, str, str]:
-    program, cost = site.program, site.cost
-    if program is None or cost is None:
+def _changes(site: SitePlan) -> tuple[str, ...]:
+    if site.program is None or site.cost is None:
         return "unknown", "", ""
-    return (
-        _change(words.flops(program.flops), words.flops(cost.flops)),
-        _change(words.size(program.kv_bytes), words.size(cost.kv_bytes)),
-        _change(words.size(program.mask_bytes), words.size(cost.mask_bytes)),
-    )
+    return tuple(map(_change, words.figures(site.program), words.figures(site.cost)))
 
 
 def _change(before: str, after: str) -> str:

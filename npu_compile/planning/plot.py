@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from . import words
@@ -89,9 +89,8 @@ def roofline(sites: Sequence[tuple[str, SitePlan]], machine: Machine) -> str:
     return _svg(WIDTH, ROOF_HEIGHT, f"roofline of {machine.name}", parts)
 
 
-def _apart(points: Sequence[tuple[str, float]], x: object) -> list[tuple[str, float]]:
+def _apart(points: Sequence[tuple[str, float]], x: Callable[[float], float]) -> list[tuple[str, float]]:
     """Points of one place under one label."""
-    assert callable(x)
     places: dict[int, tuple[list[str], float]] = {}
     for mark, intensity in points:
         places.setdefault(round(x(intensity) / 12), ([], intensity))[0].append(mark)

@@ -61,6 +61,10 @@ class StepPlan:
     report: Report
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(note for graph in self.report.graphs for note in graph.notes)
+
+    @property
     def program(self) -> Cost:
         return total(site.program.times(site.count) for site in self.sites if site.program is not None)
 
@@ -155,7 +159,7 @@ def _step(step: StepPlan) -> dict[str, Any]:
         "program": dataclasses.asdict(step.program),
         "cost": dataclasses.asdict(step.cost),
         "seconds": step.seconds,
-        "notes": [note for graph in step.report.graphs for note in graph.notes],
+        "notes": list(step.notes),
         "sites": [_site(site) for site in step.sites],
     }
 

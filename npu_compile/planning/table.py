@@ -51,27 +51,22 @@ def _costs(step: StepPlan) -> Table:
     for site in step.sites:
         table.add_row(str(site.count), site.where, *_row(site))
     seconds = "" if step.seconds is None else words.duration(step.seconds)
-    program, cost = step.program, step.cost
     table.add_row(
         str(sum(site.count for site in step.sites)),
         "in total",
-        _change(words.flops(program.flops), words.flops(cost.flops)),
-        _change(words.size(program.kv_bytes), words.size(cost.kv_bytes)),
-        _change(words.size(program.mask_bytes), words.size(cost.mask_bytes)),
+        *map(_change, words.figures(step.program), words.figures(step.cost)),
         seconds,
         style="bold",
     )
     return table
 
 
-def _row(site: SitePlan) -> tuple[str, str, str, str]:
+def _row(site: SitePlan) -> tuple[str, ...]:
     if site.cost is None or site.program is None:
         return "unknown", "", "", ""
     estimate = site.estimate
     return (
-        _change(words.flops(site.program.flops), words.flops(site.cost.flops)),
-        _change(words.size(site.program.kv_bytes), words.size(site.cost.kv_bytes)),
-        _change(words.size(site.program.mask_bytes), words.size(site.cost.mask_bytes)),
+        *map(_change, words.figures(site.program), words.figures(site.cost)),
         "" if estimate is None else f"{words.duration(estimate.seconds)} ({estimate.bound})",
     )
 

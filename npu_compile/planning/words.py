@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .cost import Cost
 from .result import Plan, SitePlan, StackPlan
 
 MOST_LISTED = 5
@@ -38,6 +39,11 @@ def _scaled(value: float, base: int, units: Sequence[str]) -> str:
             return f"{value:.3g} {unit}" if value else "0"
         value /= base
     return f"{value:.3g} {units[-1]}"
+
+
+def figures(cost: Cost) -> tuple[str, str, str]:
+    """FLOPs, bytes of keys and values, and bytes of masks."""
+    return flops(cost.flops), size(cost.kv_bytes), size(cost.mask_bytes)
 
 
 def operator(site: SitePlan) -> str:

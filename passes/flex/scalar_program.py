@@ -128,7 +128,8 @@ class Spread:
         return self._emit(aten.full.default, [1], number, dtype=held.dtype, device=held.device)
 
     def _call(self, node: fx.Node) -> Any:
-        target, given = node.target, _arguments(node)
+        target: Any = node.target
+        given: Any = node.args
         if target in _SIZES and not is_tensor(node):
             return self._emit(target, *self._read(node.args))
         if is_call(node, *_RENAMES):
@@ -171,7 +172,3 @@ def returned(program: fx.Graph) -> Any:
     (output,) = (node for node in program.nodes if node.op == "output")
     result = output.args[0]
     return result[0] if isinstance(result, (tuple, list)) and len(result) == 1 else result
-
-
-def _arguments(node: fx.Node) -> tuple[Any, ...]:
-    return node.args

@@ -81,8 +81,8 @@ def _step(node: fx.Node, touched: set[fx.Node]) -> tuple[fx.Node, float, Term | 
         others = term.node if term is not None else None
         if before in touched and others not in touched:
             return before, factor, term
-    name = str(node.target)
-    raise NotFused(_NONLINEAR.get(node.target, f"score_mod applies {name} to the scores"))  # type: ignore[call-overload]
+    target: Any = node.target
+    raise NotFused(_NONLINEAR.get(target, f"score_mod applies {target} to the scores"))
 
 
 def _readings(node: fx.Node) -> Iterator[tuple[Any, float, Term | None]]:

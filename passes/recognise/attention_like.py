@@ -15,7 +15,7 @@ from npu_compile.passes.values import Writes, aten, is_call, is_tensor, value
 
 _PRODUCTS = (aten.matmul, aten.bmm, aten.mm, aten.baddbmm, aten.baddbmm_, aten.einsum)
 """Products that may be one with keys or values."""
-_MORE = (
+_PASSED_THROUGH = (
     aten.cat,
     aten.dropout,
     aten.dropout_,
@@ -23,7 +23,9 @@ _MORE = (
     aten.pad,
     aten.constant_pad_nd,
     aten.masked_fill,
+    aten.masked_fill_,
 )
+"""Operators that torch does not tag pointwise, but that leave most elements in their places."""
 _MOST_NODES = 200
 """How many nodes are looked at on either side of a softmax."""
 
@@ -65,7 +67,7 @@ def _path(start: fx.Node, following: Callable[[fx.Node], Iterable[fx.Node]]) -> 
             came_from[one] = node
             if is_call(one, *_PRODUCTS):
                 return list(_back(one, came_from))[::-1]
-            if _is_elementwise(one) and len(queue) < _MOST_NODES:
+            if _is_passed_through(one) and len(queue) < _MOST_NODES:
                 queue.append(one)
     return None
 
@@ -82,12 +84,12 @@ def _back(node: fx.Node | None, came_from: dict[fx.Node, fx.Node | None]) -> Ite
         node = came_from[node]
 
 
-def _is_elementwise(node: fx.Node) -> bool:
+def _is_passed_through(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload) or is_call(node, aten.index, aten.gather):
         return False
     given = node.target._schema.arguments
     view = bool(given) and given[0].alias_info is not None and not given[0].alias_info.is_write
-    return view or torch.Tag.pointwise in node.target.tags or is_call(node, *_MORE, aten.masked_fill_)
+    return view or torch.Tag.pointwise in node.target.tags or is_call(node, *_PASSED_THROUGH)
 
 
 def _users(node: fx.Node) -> Iterator[fx.Node]:
@@ -100,6 +102,6 @@ def _last_factor(product: fx.Node) -> fx.Node:
 
 def _is_weight(node: fx.Node) -> bool:
     """Whether it is a matrix that the graph is given, seen through views and casts: keys have a batch."""
-    while node.op == "call_function" and _is_elementwise(node) and len(node.all_input_nodes) == 1:
+    while node.op == "call_function" and _is_passed_through(node) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return node.op in ("placeholder", "get_attr") and value(node).ndim <= 2

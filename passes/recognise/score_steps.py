@@ -105,7 +105,7 @@ def _scaled(node: fx.Node) -> Iterator[Step]:
     left, right = node.args[:2]
     pairs = [(left, right)] if divides else [(left, right), (right, left)]
     for scores, factor in pairs:
-        if not is_tensor(scores) or (is_call(node, aten.div, aten.div_) and node.kwargs.get("rounding_mode")):
+        if not is_tensor(scores) or (divides and node.kwargs.get("rounding_mode")):
             continue
         number = constant(factor)
         if not same_shape(shape(scores), shape(node)):
