@@ -9,7 +9,6 @@ asks of its modules with the collectives of :mod:`~npu_compile.parallel.tensor_h
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,12 +22,11 @@ from torch.distributed.tensor import DTensor, Replicate
 from npu_compile.errors import AscendFiaError
 
 from .tensor_hooks import gather_columns, sum_lookups, sum_output, sum_row
+from .tp_plan import COLUMN, GATHERED, LOOKED_UP, ROW, pattern_of, plan_of
 
 TENSOR_DIM = "tp"
 """What transformers calls the mesh dim of tensor parallel."""
 
-COLUMN, ROW, LOOKED_UP = "colwise", "rowwise", "embedding_rowwise"
-GATHERED = ("colwise_gather_output", "colwise_rep")
 SUMMED = ("moe_tp_experts", "all_reduce")
 CUT_ALONG: Mapping[str, int] = {COLUMN: 0, ROW: 1, LOOKED_UP: 0, **dict.fromkeys(GATHERED, 0)}
 """The dim of a weight that each rule splits."""
@@ -68,7 +66,7 @@ def plain_model(model: nn.Module) -> nn.Module:
     for name, buffer in model.named_buffers(remove_duplicate=False):
         owner, own_name = _owner(fresh, name)
         owner._buffers[own_name] = buffer
-    _apply_rules(fresh, shards, getattr(model, "tp_plan", None) or {})
+    _apply_rules(fresh, shards, plan_of(model))
     return fresh.eval()
 
 
@@ -120,13 +118,13 @@ def _apply_rules(model: nn.Module, shards: Mapping[str, DTensor], plan: Mapping[
     """Give ``model``, whose parameters ``shards`` are cut, the collectives that ``plan`` asks for."""
     for name in shards:
         module = name.rpartition(".")[0]
-        if _rule(plan, module) is None:
+        if pattern_of(module) not in plan:
             raise AscendFiaError("model", name, f"is sharded, and tp_plan has no rule for {module}")
     if not shards:
         return
     group = _group(next(iter(shards.values())))
     for name, module in list(model.named_modules()):
-        rule, shard = _rule(plan, name), shards.get(f"{name}.weight")
+        rule, shard = plan.get(pattern_of(name)), shards.get(f"{name}.weight")
         if rule is None or rule in LOCAL:
             continue
         if rule in SUMMED:
@@ -137,10 +135,6 @@ def _apply_rules(model: nn.Module, shards: Mapping[str, DTensor], plan: Mapping[
                 _apply(rule, module, shard, group)
         else:
             raise AscendFiaError("model", name, f"tp_plan's rule {rule!r} is not known here")
-
-
-def _rule(plan: Mapping[str, str], module: str) -> str | None:
-    return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", module))
 
 
 def _group(shard: DTensor) -> ProcessGroup:

@@ -6,7 +6,6 @@ over by :mod:`~npu_compile.parallel.sharded_model`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
@@ -16,10 +15,9 @@ from npu_compile.errors import AscendFiaError
 
 from .group import GroupLike, resolve
 from .tensor_hooks import gather_columns, sum_row
+from .tp_plan import COLUMN, GATHERED, LOOKED_UP, ROW, pattern_of, plan_of
 
-COLUMN, ROW = "colwise", "rowwise"
-GATHERED = ("colwise_gather_output", "colwise_rep")
-REPLICATED = ("embedding_rowwise", "replicated_with_grad_allreduce", "sequence_parallel")
+REPLICATED = (LOOKED_UP, "replicated_with_grad_allreduce", "sequence_parallel")
 """Rules without which the result is the same."""
 
 
@@ -31,7 +29,7 @@ def tensor_parallel(model: nn.Module, group: GroupLike) -> dict[str, str]:
 
     Raises AscendFiaError where the model has no plan, or a sharded size doesn't divide.
     """
-    plan: Mapping[str, str] = getattr(model, "tp_plan", None) or {}
+    plan = plan_of(model)
     if not plan:
         raise AscendFiaError("model", type(model).__name__, "has no tp_plan")
     process_group = resolve(group)
@@ -39,7 +37,7 @@ def tensor_parallel(model: nn.Module, group: GroupLike) -> dict[str, str]:
     whole = {_block(pattern) for pattern, rule in plan.items() if rule not in known}
     applied: dict[str, str] = {}
     for name, module in list(model.named_modules()):
-        pattern = re.sub(r"\.\d+(?=\.|$)", ".*", name)
+        pattern = pattern_of(name)
         rule = plan.get(pattern, "")
         if rule in _RULES and _block(pattern) not in whole:
             if not isinstance(module, nn.Linear):
