@@ -1,4 +1,13 @@
-"""recognise: find every attention computation of a normalised graph; change nothing."""
+"""recognise: find every attention computation of a normalised graph; change nothing.
+
+* ``sdpa``, ``softmax``, ``flex``, ``opaque``: a matcher for each form that programs write attention in;
+  ``leading``: SDPA of more than four dimensions;
+* ``product``, ``einsum``: products of activations; ``scores``, ``score_steps``, ``row_maximum``: what happens
+  between the first and the softmax; ``probabilities``, ``zeroed``: between the softmax and the second;
+* ``axes``, ``arrange``, ``placing``: which axis is batch, heads, queries or keys, and the views to (B, N, S, D);
+* ``assemble``, ``kv_heads``, ``cache_kind``: from a matcher's parts to a checked site;
+* ``attention_like``: what no rule reads and is listed nevertheless; ``where_from``: its place in the program.
+"""
 
 from __future__ import annotations
 
