@@ -40,6 +40,15 @@ class Depth:
     full: tuple[Stack, ...]
     planned: tuple[int, ...]
 
+    def whole_path(self, module_path: str) -> str:
+        """``module_path`` as seen from the model, where it is the end of one module's path only.
+
+        Where a graph broke inside of a module, dynamo names what follows as seen from that module.
+        """
+        names = [name for name, _ in self.model.named_modules()]
+        whole = [name for name in names if name.endswith(f".{module_path}")]
+        return whole[0] if module_path not in names and len(whole) == 1 else module_path
+
     def layers(self, module_path: str) -> tuple[Stack, tuple[int, ...]] | None:
         """The stack of a planned module and the layers it stands for: none where an earlier layer does.
 

@@ -126,7 +126,7 @@ def _step(step: Step, depth: Depth, target: Target, machine: Machine | None) -> 
         outcomes: list[SiteOutcome] = []
         for outcome, program, cost in _costs(graph):
             # In a method, dynamo calls the object that the method is bound to "__self__".
-            path = outcome.module_path.removeprefix("__self__.")
+            path = depth.whole_path(outcome.module_path.removeprefix("__self__."))
             site = dataclasses.replace(outcome, module_path=path)
             planned, every = _planned(site, program, cost, depth, machine)
             sites += planned

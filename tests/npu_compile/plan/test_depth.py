@@ -11,7 +11,7 @@ from torch import nn
 import npu_compile
 from npu_compile.planning.layer_kinds import stack_of
 from npu_compile.planning.words import layer_span
-from tests.npu_compile.plan.tiny import DEEPSEEK_V3, GEMMA3, LLAMA, T5, VIT
+from tests.npu_compile.plan.tiny import DEEPSEEK_V3, GEMMA3, LLAMA, OPT, T5, VIT
 
 
 def everything(plan):
@@ -46,6 +46,14 @@ def test_fewer_layers_give_the_plan_of_all_layers(config, planned):
         assert fewer[:3] == every[:3]
         assert [described(site) for site in fewer[3]] == [described(site) for site in every[3]]
     assert [step.seconds for step in short.steps] == pytest.approx([step.seconds for step in full.steps])
+
+
+def test_a_layer_behind_a_graph_break_stands_for_its_kind():
+    plan = npu_compile.plan(OPT, batch=2, prompt=17)
+    for step in plan.steps:
+        (site,) = step.sites
+        assert (site.where, site.count) == ("model.decoder.layers.{0-2}.self_attn", 3)
+        assert len(step.report.sites) == 3
 
 
 def described(site):

@@ -62,3 +62,15 @@ VIT = {
     "image_size": 32,
     "patch_size": 8,
 }
+OPT = {
+    "model_type": "opt",
+    "architectures": ["OPTForCausalLM"],
+    "hidden_size": 64,
+    "word_embed_proj_dim": 64,
+    "ffn_dim": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "vocab_size": 97,
+    "max_position_embeddings": 64,
+}
+"""Its decoder breaks the graph of a step after the first."""
