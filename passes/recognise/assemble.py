@@ -123,17 +123,7 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
     if parts.sink is not None:
         _check_sink(parts.sink, (batch, heads, q_len))
     _check_result(parts, (batch, heads, q_len, value_dim), dtypes[0])
-    reads = (("query", query), ("key", key), ("value", value_), ("attention sink", parts.sink))
-    for name, read in reads:
-        if read is not None and (write := around.writes.between(read, parts.output)) is not None:
-            raise Declined(
-                f"the {name} is overwritten ({write.name}) before the attention output is computed"
-            )
-    for factor in _view_inputs(query, key, value_):
-        if (write := around.writes.between(Operand(factor, factor), parts.output)) is not None:
-            raise Declined(
-                f"the scale {factor.name} is overwritten ({write.name}) before the output is computed"
-            )
+    _check_unwritten(parts, (query, key, value_), around.writes)
     return AttentionSite(
         form=parts.form,
         output=parts.output,
@@ -160,6 +150,21 @@ def _check_sink(sink: Operand, rows: tuple[Any, ...]) -> None:
     own = operand_shape(sink)
     if len(own) != 4 or not all(same(a, 1) or same(a, b) for a, b in zip(own, rows, strict=False)):
         raise Declined(f"the attention sink {own} does not fit scores of {rows} rows")
+
+
+def _check_unwritten(parts: Parts, operands: tuple[Operand, Operand, Operand], writes: Writes) -> None:
+    """What the fused call reads must be at the output what it was where the program read it."""
+    names = ("query", "key", "value", "attention sink")
+    for name, read in zip(names, (*operands, parts.sink), strict=True):
+        if read is not None and (write := writes.between(read, parts.output)) is not None:
+            raise Declined(
+                f"the {name} is overwritten ({write.name}) before the attention output is computed"
+            )
+    for factor in _view_inputs(*operands):
+        if (write := writes.between(Operand(factor, factor), parts.output)) is not None:
+            raise Declined(
+                f"the scale {factor.name} is overwritten ({write.name}) before the output is computed"
+            )
 
 
 def _check_result(parts: Parts, result: tuple[Any, ...], dtype: torch.dtype) -> None:
