@@ -7,7 +7,6 @@ from dataclasses import replace
 from torch import fx
 
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.lower.forms import CallForm
 from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.lower.masks import MaskArguments
@@ -18,7 +17,6 @@ from npu_compile.passes.mla.chunks import chunk_tokens, chunked
 from npu_compile.passes.mla.cost import Choice, Sizes, cheaper
 from npu_compile.passes.mla.options import MlaOptions
 from npu_compile.passes.mla.recognise import recognise_mla
-from npu_compile.passes.mla.scratch import drop_unread
 from npu_compile.passes.mla.site import MlaSite, NotAbsorbable
 from npu_compile.passes.mla.split import split
 from npu_compile.passes.recognise.assemble import Declined, Surroundings
@@ -36,7 +34,6 @@ class MlaLowering:
     def __init__(
         self, graph: fx.Graph, around: Surroundings, target: Target, options: MlaOptions = DEFAULT
     ) -> None:
-        self._graph = graph
         self._target = target
         self._options = options
         self._around = around
@@ -70,13 +67,10 @@ class MlaLowering:
         return None, tuple(notes)
 
     def finish(self) -> None:
-        """Fuse the cache writes if that is asked for, and drop what only the expanded form needed."""
+        """Fuse the cache writes if that is asked for."""
         if self._fuse("all"):
             for mla in self._found.values():
                 fuse_cache_write(mla, self._target)
-        if self._found:
-            remove_dead_code(self._graph)
-            drop_unread(self._graph)
 
     def _legal(self, choice: Choice, mla: MlaSite, masks: MaskArguments) -> CallForm | str:
         """The call, or why it can't be made."""
