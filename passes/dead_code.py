@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import fx
+from torch._ops import OpOverload
 
 from npu_compile.passes.values import argument, aten, drops, is_call, is_tensor, mutations, storage
 
@@ -28,18 +29,28 @@ def _unread_writes(graph: fx.Graph) -> list[fx.Node]:
             written.setdefault(node, set()).add(place)
     if not written:
         return []
-    from_outside: set[int] = set()
+    made: set[int] = set()
     readers: dict[int, set[fx.Node]] = {}
     for node in graph.nodes:
         if is_tensor(node):
             readers.setdefault(storage(node), set()).update(node.users)
-            if node.op != "call_function":
-                from_outside.add(storage(node))
+            if _makes(node):
+                made.add(storage(node))
     return [
         write
         for write, places in written.items()
-        if not places & from_outside and not any(user > write for at in places for user in readers[at])
+        if places <= made and not any(user > write for at in places for user in readers[at])
     ]
+
+
+def _makes(node: fx.Node) -> bool:
+    """Whether the tensor ``node`` is new.
+
+    Views of a node that was replaced, as an attention output is, still name its storage; nobody in the
+    graph makes that, so that writes through them stay.
+    """
+    returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
+    return bool(returns) and all(one.alias_info is None for one in returns)
 
 
 def has_effect(node: fx.Node) -> bool:

@@ -104,7 +104,17 @@ def only_user(node: fx.Node) -> fx.Node | None:
 
 
 def same_value_input(node: fx.Node) -> fx.Node | None:
-    """The input that ``node`` equals element for element, with the same shape and dtype, or None."""
+    """The input that ``node`` equals element for element, with the same shape and dtype, or None.
+
+    A copy that is written to through a view equals its input no longer.
+    """
+    source = _copied_input(node)
+    if source is None or (not shares_storage(node, source) and written_through(node)):
+        return None
+    return source
+
+
+def _copied_input(node: fx.Node) -> fx.Node | None:
     if not is_tensor(node):
         return None
     copies = (
@@ -171,7 +181,9 @@ def mutations(graph: fx.Graph) -> Iterator[tuple[fx.Node, int]]:
 
 def written_through(node: fx.Node) -> bool:
     """Whether ``node``, or a view made of it, is written to after it was made."""
-    aliases = [user for user in node.users if is_tensor(user) and shares_storage(user, node)]
+    # split, chunk and unbind return lists; their getitems are views too.
+    pieces = [piece for user in node.users if not is_tensor(user) for piece in user.users]
+    aliases = [one for one in (*node.users, *pieces) if is_tensor(one) and shares_storage(one, node)]
     return any(
         (_is_mutable(alias) and not is_call(alias, aten.detach_)) or written_through(alias)
         for alias in aliases

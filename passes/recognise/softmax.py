@@ -53,7 +53,8 @@ def match_softmax(node: fx.Node) -> Parts:
     query, key, values = _operands(scores, weighted, found)
     autocast = _autocast(scores.product.node, scores.product.right)
     return Parts(
-        form="softmax",
+        # 0, as SDPA gives, and not NaN where a row has no key: what vmap makes of SDPA.
+        form="sdpa" if is_call(node, aten._safe_softmax) else "softmax",
         output=weighted.node,
         output_views=_output_views(scores, weighted, found),
         query=query,
