@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -57,13 +58,16 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (``sys.argv[1:]`` by default); returns the exit code."""
+    given = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser("npu-compile", description="A torch.compile backend for Ascend NPUs")
     commands = parser.add_subparsers(required=True)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.help, description=command.help)
-        command.arguments(sub)
+        # Only the command that is run may import torch: the doctor works where that fails.
+        if name in given[:1]:
+            command.arguments(sub)
         sub.set_defaults(run=command.run)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(given)
     return int(arguments.run(arguments))
 
 

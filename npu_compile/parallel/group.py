@@ -103,16 +103,21 @@ class _Board:
         self._store = store
         self._prefix = f"npu_compile/context_parallel/{next(_agreements)}"
         self._deadline = time.monotonic() + limit.total_seconds()
+        self._mine: dict[str, str] = {}
 
     def write(self, topic: str, text: str) -> None:
+        self._mine[topic] = text
         self._store.set(f"{self._prefix}/{topic}/{dist.get_rank()}", text)
 
     def read(self, topic: str) -> dict[int, str]:
         """The notes by rank, without those that didn't come in time."""
-        notes: dict[int, str] = {}
+        # Its own note a rank needs no store for: the rank that holds it may have left at the deadline.
+        notes = {dist.get_rank(): self._mine[topic]} if topic in self._mine else {}
         for rank in range(dist.get_world_size()):
+            if rank in notes:
+                continue
             key = f"{self._prefix}/{topic}/{rank}"
-            left = timedelta(seconds=max(self._deadline - time.monotonic(), 0.01))
+            left = timedelta(seconds=max(self._deadline - time.monotonic(), 1))
             # DistStoreError on a timeout, DistNetworkError where the store's rank is gone.
             with contextlib.suppress(dist.DistError):
                 self._store.wait([key], left)

@@ -99,11 +99,11 @@ def test_different_settings_are_an_error_on_every_rank():
 
 
 def test_a_rank_that_does_not_come_is_named_within_the_timeout():
-    outcomes = run_ranks(3, _one_does_not_come, timeout=4)
+    outcomes = run_ranks(3, _one_does_not_come, timeout=6)
     assert outcomes[1] is None or not hasattr(outcomes[1], "kind")
     for outcome in (outcomes[0], outcomes[2]):
-        assert outcome.kind == "ContextParallelError" and outcome.seconds < 15
-        assert "ranks [1] did not come to context parallel within 0:00:04" in outcome.text
+        assert outcome.kind == "ContextParallelError" and outcome.seconds < 30
+        assert "ranks [1] did not come to context parallel within 0:00:06" in outcome.text
 
 
 def _different_prompts(rank):
