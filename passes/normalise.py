@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -130,9 +131,7 @@ def _tensor_attributes(module: fx.GraphModule) -> dict[str, torch.Tensor]:
     for node in module.graph.nodes:
         if node.op != "get_attr" or node.target in found:
             continue
-        value: Any = module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = attrgetter(str(node.target))(module)
         if isinstance(value, torch.Tensor):
             found[str(node.target)] = value
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -72,12 +73,10 @@ def _expand(module: fx.GraphModule, region: list[fx.Node], mode: FakeTensorMode)
 
 def _example_value(module: fx.GraphModule, node: fx.Node, mode: FakeTensorMode) -> Any:
     """A value like the one that dynamo traced; dynamo's own belongs to another fake mode of its shapes."""
-    if node.op != "get_attr":
-        found = node.meta["val"] if "val" in node.meta else node.meta["example_value"]
+    if node.op == "get_attr":
+        found = attrgetter(str(node.target))(module)
     else:
-        found = module
-        for part in str(node.target).split("."):
-            found = getattr(found, part)
+        found = node.meta["val"] if "val" in node.meta else node.meta["example_value"]
     if not isinstance(found, torch.Tensor):
         return found
     with mode:
