@@ -85,6 +85,8 @@ class AttentionSite:
     masks: tuple[MaskTerm, ...] = ()
     sink: Operand | None = None
     """Broadcasts to (B, N, Q, 1): a logit that joins each row's softmax sum and has no value."""
+    softcap: float | None = None
+    """Scaled scores s become softcap * tanh(s / softcap) before masks are added; None: not capped."""
     zero_if_empty: bool = False
     """Whether a row that the one mask leaves nothing of is 0, whatever its masked scores hold."""
     softmax_dtype: Any = None

@@ -15,7 +15,7 @@ from torch import fx
 
 from ..kernels.layouts import LAYOUTS, Layout, query_sizes, value_head_dim
 from ..passes.site import AttentionSite
-from ..passes.values import given_arguments, value
+from ..passes.values import given_arguments, is_call, value
 from .attended import attended
 
 
@@ -80,11 +80,16 @@ def _stored(tensor: torch.Tensor) -> int:
 
 
 def call_cost(node: fx.Node, site: AttentionSite, known: dict[fx.Node, torch.Tensor]) -> Cost:
-    """One fused call, FIA v1 or v2: the keys that its lengths and its sparse mode leave."""
+    """One fused call: the keys that its lengths and its sparse mode leave.
+
+    softcap_attention's lengths only mask keys on a device, which reads all of them.
+    """
     given: dict[str, Any] = {
         spec.name: spec.default_value if argument is None else argument
         for spec, argument in given_arguments(node)
     }
+    if is_call(node, torch.ops.ascend_fia.softcap_attention):
+        given["actual_seq_lengths_kv"] = None
     layout = LAYOUTS[str(given["input_layout"])]
     heads = int(given.get("num_heads") or given["num_query_heads"])
     key_heads = int(given.get("num_key_value_heads") or heads)

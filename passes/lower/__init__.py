@@ -21,6 +21,7 @@ from npu_compile.passes.lower.masks import MaskArguments, MaskLowering
 from npu_compile.passes.lower.outcome import declined, lowered, refused
 from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.lower.sinks import joined_by_sink, sink_candidates
+from npu_compile.passes.lower.softcap import softcap_form
 from npu_compile.passes.origin import copy_origin
 from npu_compile.passes.packed.segmented import segmented_form
 from npu_compile.passes.recognise import Recognition
@@ -69,16 +70,18 @@ def _lower_site(
         arguments = masks.arguments(site)
         with graph.inserting_before(site.output):
             form = None
-            if specialist is not None and site.sink is None:
+            if specialist is not None and site.sink is None and site.softcap is None:
                 site = specialist.refine(site)
                 form, notes = specialist.form(site, arguments)
                 site = replace(site, notes=(*site.notes, *notes))
             if form is None:
                 reads = (site.query, site.key, site.value)
                 operands = Operands(*(through(graph, read.node, read.views) for read in reads))
-                form, notes = segmented_form(
-                    site, operands, arguments.meaning, masks.causal_mask, shared, target
-                )
+                notes = ()
+                if site.softcap is None:
+                    form, notes = segmented_form(
+                        site, operands, arguments.meaning, masks.causal_mask, shared, target
+                    )
                 site = replace(site, notes=(*site.notes, *notes))
                 if form is not None:
                     arguments = replace(
@@ -86,14 +89,22 @@ def _lower_site(
                     )
                 else:
                     operands = _with_mean_rows(operands, arguments)
-                    forms = candidates(site, operands, arguments, target)
-                    if site.sink is not None:
-                        forms = sink_candidates(site, operands, arguments, target, shared)
-                    form = first_legal(forms, target)
+                    form = _one_call(site, operands, arguments, shared, target)
             _replace(site, form, arguments)
     except Declined as reason:
         return declined(site, str(reason), arguments)
     return lowered(site, form, arguments)
+
+
+def _one_call(
+    site: AttentionSite, operands: Operands, arguments: MaskArguments, shared: Shared, target: Target
+) -> CallForm:
+    if site.softcap is not None:
+        return softcap_form(site, operands, arguments)
+    forms = candidates(site, operands, arguments, target)
+    if site.sink is not None:
+        forms = sink_candidates(site, operands, arguments, target, shared)
+    return first_legal(forms, target)
 
 
 def _with_mean_rows(operands: Operands, arguments: MaskArguments) -> Operands:

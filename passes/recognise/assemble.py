@@ -33,6 +33,7 @@ class Parts:
     masks: tuple[MaskTerm, ...]
     softmax_dtype: torch.dtype
     sink: Operand | None = None
+    softcap: float | None = None
     zero_if_empty: bool = False
     autocast: torch.dtype | None = None
     """What autocast makes of the operands when the program runs; None where it does nothing."""
@@ -138,6 +139,7 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
         scale=parts.scale,
         masks=parts.masks,
         sink=parts.sink,
+        softcap=parts.softcap,
         zero_if_empty=parts.zero_if_empty,
         softmax_dtype=parts.softmax_dtype,
         cache=cache_kind(key, around.writes, around.inputs),

@@ -35,7 +35,8 @@ class Step:
     """``node`` is made of ``scores`` by a scale, a mask, a view, or something that can't be fused.
 
     ``moves``: by a reshape or a permutation.
-    ``floor``: scores below this number become it. ``sink``: (..., 1), a logit that joins each row as its
+    ``floor``: scores below this number become it. ``caps``: by tanh.
+    ``sink``: (..., 1), a logit that joins each row as its
     last key. ``beside``: nodes that read ``scores`` for nothing but this step.
     """
 
@@ -44,6 +45,7 @@ class Step:
     scale: float | fx.Node = 1.0
     mask: MaskTerm | None = None
     floor: float | None = None
+    caps: bool = False
     sink: fx.Node | None = None
     beside: tuple[fx.Node, ...] = ()
     obstacle: str | None = None
@@ -215,6 +217,10 @@ def _bounded(node: fx.Node) -> Iterator[Step]:
                 yield Step(scores, obstacle="the scores are clamped")
 
 
+def _capped(node: fx.Node) -> Iterator[Step]:
+    yield Step(node_input(node), caps=True)
+
+
 def _obstructed(reason: str) -> Callable[[fx.Node], Iterator[Step]]:
     def steps(node: fx.Node) -> Iterator[Step]:
         if is_tensor(node.args[0]):
@@ -231,10 +237,7 @@ _RULES: tuple[tuple[tuple[Any, ...], Callable[[fx.Node], Iterator[Step]]], ...] 
     ((aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf), _selected),
     ((aten.maximum.default, aten.max.other), _bounded),
     ((aten.cat.default,), _joined),
-    (
-        (aten.tanh, aten.tanh_),
-        _obstructed("the scores are soft-capped (tanh), which the fused operator does not do"),
-    ),
+    ((aten.tanh, aten.tanh_), _capped),
     ((aten.clamp, aten.clamp_min, aten.clamp_max), _obstructed("the scores are clamped")),
     (
         (aten.relu, aten.sigmoid, aten.exp, aten.pow),

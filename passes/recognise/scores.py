@@ -31,6 +31,7 @@ class Scores:
     """What goes into the softmax: a product, and what was done to it since, in program order.
 
     ``left``, ``right`` and ``frame``: the axes of the product's factors and of the scores as they are now.
+    ``before_tanh``: the scale inside of a soft cap; ``scale`` is then what the tanh is multiplied by.
     """
 
     product: Product
@@ -43,6 +44,7 @@ class Scores:
     masks: tuple[Beside, ...] = ()
     mask_dtype: torch.dtype | None = None
     sink: Beside | None = None
+    before_tanh: float | None = None
     obstacle: str | None = None
 
 
@@ -96,18 +98,26 @@ def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
             regrouped = f"the axes of the scores are regrouped by {operator_name(node)}"
             return replace(done, obstacle=done.obstacle or regrouped)
         return replace(done, frame=frame)
-    if done.sink is not None and (step.mask, step.floor, step.sink, step.scale) != (None, None, None, 1.0):
+    if done.sink is not None and (
+        step.caps or (step.mask, step.floor, step.sink, step.scale) != (None, None, None, 1.0)
+    ):
         return replace(done, obstacle="the scores are changed after a sink has joined them")
     if step.sink is not None:
         return replace(done, sink=Beside(operand(step.sink, node), done.frame))
+    if step.caps:
+        if done.masks or done.before_tanh is not None:
+            why = "after a mask was added" if done.masks else "twice"
+            return replace(done, obstacle=f"the scores are soft-capped (tanh) {why}")
+        return replace(done, before_tanh=done.scale, scale=1.0)
     if step.floor is not None:
         return replace(done, masks=tuple(_raised(mask, step.floor) for mask in done.masks))
     if step.mask is not None:
         added = Beside(step.mask, done.frame)
         return replace(done, masks=(*done.masks, added), mask_dtype=value(node).dtype)
     if isinstance(step.scale, fx.Node):
-        if done.masks:
-            return replace(done, obstacle="the scores are scaled by a tensor after a mask was added")
+        if done.masks or done.before_tanh is not None:
+            what = "a mask was added" if done.masks else "they were soft-capped"
+            return replace(done, obstacle=f"the scores are scaled by a tensor after {what}")
         factor = Beside(operand(step.scale, node), done.frame)
         return replace(done, tensor_scales=(*done.tensor_scales, factor))
     if step.scale != 1.0 and done.masks:

@@ -43,6 +43,7 @@ def match_softmax(node: fx.Node) -> Parts:
         raise Declined(why_not_read(node))
     if scores.obstacle is not None:
         raise Declined(scores.obstacle)
+    scale, softcap = _scale_and_cap(scores)
     over = argument(node, 1, "dim") % len(shape(node))
     if scores.sink is not None and over != len(shape(node)) - 1:
         raise Declined("the sink is not put beside the keys")
@@ -60,7 +61,8 @@ def match_softmax(node: fx.Node) -> Parts:
         query=query,
         key=key,
         value=values,
-        scale=scores.scale,
+        scale=scale,
+        softcap=softcap,
         masks=tuple(_mask(mask, scores, found) for mask in scores.masks),
         sink=None if scores.sink is None else _sink(scores.sink, scores, found),
         zero_if_empty=bool(weighted.zeroed),
@@ -73,6 +75,17 @@ def _autocast(product: fx.Node, factor: fx.Node) -> torch.dtype | None:
     """The dtype that a product has under autocast where its factors have another one."""
     dtype = value(product).dtype
     return dtype if value(factor).dtype != dtype else None
+
+
+def _scale_and_cap(scores: Scores) -> tuple[float, float | None]:
+    """The scale of the product, and what the tanh of the scores is multiplied by if there is one."""
+    if scores.before_tanh is None:
+        return scores.scale, None
+    if scores.sink is not None:
+        raise Declined("the scores are soft-capped (tanh) and joined by a sink")
+    if scores.scale <= 0 or scores.before_tanh == 0:
+        raise Declined("the scores are soft-capped (tanh) by a number that is not positive")
+    return scores.scale * scores.before_tanh, scores.scale
 
 
 def _operands(scores: Scores, weighted: Weighted, found: Arrangement) -> tuple[Operand, Operand, Operand]:

@@ -11,7 +11,7 @@ import transformers as hf
 
 VOCABULARY = 97
 _TEXT = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_LLAMA = {
+LLAMA = {
     **_TEXT,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -108,23 +108,23 @@ FAMILIES = {
             2,
             "decoder",
         ),
-        Family("llama", hf.LlamaForCausalLM, lambda: hf.LlamaConfig(**_LLAMA), 2, "decoder"),
+        Family("llama", hf.LlamaForCausalLM, lambda: hf.LlamaConfig(**LLAMA), 2, "decoder"),
         Family(
             "mistral",
             hf.MistralForCausalLM,
-            lambda: hf.MistralConfig(**_LLAMA, sliding_window=5),
+            lambda: hf.MistralConfig(**LLAMA, sliding_window=5),
             2,
             "decoder",
         ),
-        Family("qwen2", hf.Qwen2ForCausalLM, lambda: hf.Qwen2Config(**_LLAMA), 2, "decoder"),
-        Family("qwen3", hf.Qwen3ForCausalLM, lambda: hf.Qwen3Config(**_LLAMA, head_dim=16), 2, "decoder"),
-        Family("phi3", hf.Phi3ForCausalLM, lambda: hf.Phi3Config(**_LLAMA), 2, "decoder"),
-        Family("gemma", hf.GemmaForCausalLM, lambda: hf.GemmaConfig(**_LLAMA, head_dim=16), 2, "decoder"),
+        Family("qwen2", hf.Qwen2ForCausalLM, lambda: hf.Qwen2Config(**LLAMA), 2, "decoder"),
+        Family("qwen3", hf.Qwen3ForCausalLM, lambda: hf.Qwen3Config(**LLAMA, head_dim=16), 2, "decoder"),
+        Family("phi3", hf.Phi3ForCausalLM, lambda: hf.Phi3Config(**LLAMA), 2, "decoder"),
+        Family("gemma", hf.GemmaForCausalLM, lambda: hf.GemmaConfig(**LLAMA, head_dim=16), 2, "decoder"),
         Family(
             "gemma3",
             hf.Gemma3ForCausalLM,
             lambda: hf.Gemma3TextConfig(
-                **_LLAMA,
+                **LLAMA,
                 head_dim=16,
                 sliding_window=5,
                 query_pre_attn_scalar=16,

@@ -130,7 +130,6 @@ LISTED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda q, k, v: (p := scores(q, k).softmax(-1)).div(p.sum(-1, keepdim=True) + 1e-6) @ v,
         "more than once",
     ),
-    "soft-capped scores": (lambda q, k, v: (torch.tanh(scores(q, k) / 5) * 5).softmax(-1) @ v, "soft-capped"),
     "rectified scores": (lambda q, k, v: scores(q, k).relu().softmax(-1) @ v, "non-linear"),
     "squared scores": (lambda q, k, v: scores(q, k).pow(2).softmax(-1) @ v, "non-linear"),
     "sorted scores": (lambda q, k, v: torch.exp(scores(q, k)).softmax(-1) @ v, "non-linear"),

@@ -162,7 +162,30 @@ def test_float32_product_of_half_operands_is_seen_through() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
-    "soft cap": (lambda q, k, v: (torch.tanh(q @ k.mT / 30) * 30).softmax(-1) @ v, "soft-capped"),
+    "soft cap after a mask": (
+        lambda q, k, v: (torch.tanh((q @ k.mT + torch.ones(Q, K).cumsum(0)) / 30) * 30).softmax(-1) @ v,
+        "soft-capped (tanh) after a mask was added",
+    ),
+    "two soft caps": (
+        lambda q, k, v: torch.tanh(torch.tanh(q @ k.mT)).softmax(-1) @ v,
+        "soft-capped (tanh) twice",
+    ),
+    "negative soft cap": (
+        lambda q, k, v: (torch.tanh(q @ k.mT) * -2).softmax(-1) @ v,
+        "a number that is not positive",
+    ),
+    "soft cap scaled by a tensor": (
+        lambda q, k, v: (torch.tanh(q @ k.mT) * q.amax()).softmax(-1) @ v,
+        "a tensor after they were soft-capped",
+    ),
+    "soft cap and a sink": (
+        lambda q, k, v: torch.cat([torch.tanh(q @ k.mT), q[..., :1]], -1).softmax(-1)[..., :-1] @ v,
+        "joined by a sink",
+    ),
+    "a sink in a soft cap": (
+        lambda q, k, v: torch.cat([q @ k.mT, q[..., :1]], -1).tanh().softmax(-1)[..., :-1] @ v,
+        "after a sink has joined",
+    ),
     "probabilities changed": (lambda q, k, v: ((q @ k.mT).softmax(-1) * 2) @ v, "changed by"),
     "dropout": (
         lambda q, k, v: torch.nn.functional.dropout((q @ k.mT).softmax(-1), 0.5, training=True) @ v,
