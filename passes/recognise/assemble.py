@@ -12,6 +12,7 @@ from npu_compile.passes.recognise.cache_kind import cache_kind, input_storages
 from npu_compile.passes.recognise.kv_heads import fold_repeated_heads
 from npu_compile.passes.recognise.where_from import module_path, source
 from npu_compile.passes.site import AttentionSite, MaskTerm, Operand, ScoreShape, Views
+from npu_compile.passes.specialise import specialised
 from npu_compile.passes.values import Writes, aten, required_equal, same, value, viewed
 
 
@@ -97,14 +98,9 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
     batch, heads, q_len, head_dim = operand_shape(query)
     k_batch, kv_heads, k_len, key_dim = operand_shape(key)
     v_batch, _, v_len, value_dim = operand_shape(value_)
-    for name, size in (
-        ("query heads", heads),
-        ("key heads", kv_heads),
-        ("head dim", head_dim),
-        ("value dim", value_dim),
-    ):
-        if not isinstance(size, int):
-            raise Declined(f"the number of {name} is symbolic")
+    heads, kv_heads = _known("query heads", heads), _known("key heads", kv_heads)
+    head_dim, key_dim = _known("head dim", head_dim), _known("head dim of the keys", key_dim)
+    value_dim = _known("value dim", value_dim)
     if (
         not required_equal(k_len, v_len)
         or head_dim != key_dim
@@ -146,6 +142,14 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
         module_path=module_path(parts.output),
         source=source(parts.output),
     )
+
+
+def _known(name: str, size: Any) -> int:
+    """A size that the operator takes as a number; where it is symbolic, under a guard that it stays."""
+    found = specialised(size)
+    if found is None:
+        raise Declined(f"the number of {name} is symbolic")
+    return found
 
 
 def _check_sink(sink: Operand, rows: tuple[Any, ...]) -> None:

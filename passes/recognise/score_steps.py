@@ -12,6 +12,7 @@ from torch import fx
 from npu_compile.passes.recognise.axes import is_reshape, permutation_of
 from npu_compile.passes.recognise.row_maximum import row_maximum
 from npu_compile.passes.site import MaskTerm, Views
+from npu_compile.passes.specialise import specialised
 from npu_compile.passes.values import (
     argument,
     aten,
@@ -75,6 +76,9 @@ def constant(node: Any) -> float | None:
     """A number known when compiling: a Python number or a tensor filled with one."""
     if isinstance(node, (int, float)) and not isinstance(node, bool):
         return float(node)
+    if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.SymFloat):
+        # With dynamic=True dynamo makes inputs of the floats that a program reads, scales too.
+        return specialised(node.meta["val"])
     if is_tensor(node) and written_through(node):
         return None
     if is_tensor(node) and (source := same_value_input(node)) is not None:

@@ -8,6 +8,7 @@ from torch import fx
 from npu_compile.passes.recognise.assemble import Declined, Parts, batched, unbatched
 from npu_compile.passes.recognise.leading import Leading
 from npu_compile.passes.site import MaskTerm
+from npu_compile.passes.specialise import specialised
 from npu_compile.passes.values import argument, aten, is_call, is_tensor, node_input, operand, shape, value
 
 
@@ -58,7 +59,7 @@ def match_sdpa(node: fx.Node) -> Parts:
 
 
 def _default_scale(query: fx.Node) -> float:
-    width = shape(query)[-1]
-    if not isinstance(width, int):
+    width = specialised(shape(query)[-1])
+    if width is None:
         raise Declined("the head dimension is symbolic")
     return float(width**-0.5) if width else 1.0

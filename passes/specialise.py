@@ -1,0 +1,32 @@
+"""Symbolic numbers that an operator takes as plain ones: fixed under a guard, where that is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def specialised(number: Any) -> Any:
+    """A number as a Python number; a symbolic one as dynamo saw it, which adds a guard that it is the same.
+
+    None where it is not known before the program runs, and where the user has marked it as dynamic
+    (``torch._dynamo.mark_dynamic``): a guard on it would be an error.
+    """
+    if not isinstance(number, torch.SymInt | torch.SymFloat):
+        return number
+    if not number.node.has_hint() or _is_marked(number):
+        return None
+    return int(number) if isinstance(number, torch.SymInt) else float(number)
+
+
+def _is_marked(number: torch.SymInt | torch.SymFloat) -> bool:
+    symbols = number.node.expr.free_symbols
+    for tracked in number.node.shape_env.tracked_fakes or ():
+        constraints = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
+        sizes = tracked.fake.shape if isinstance(tracked.fake, torch.Tensor) else ()
+        for size, constraint in zip(sizes, constraints, strict=False):
+            promised = constraint is not None and not constraint.warn_only
+            if promised and isinstance(size, torch.SymInt) and size.node.expr.free_symbols & symbols:
+                return True
+    return False
