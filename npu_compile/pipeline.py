@@ -29,6 +29,7 @@ from .passes.paged.cache_writes import writes_that_stay
 from .passes.paged.rewrite import read_in_place
 from .passes.recognise import recognise
 from .passes.site import SiteOutcome
+from .passes.strides import keep_strides
 
 
 @dataclass
@@ -86,6 +87,9 @@ def run_passes(
     with _timed(timings, "paged"):
         notes = dequantise_inside(normalised, target) if int8_inside else ()
         notes += read_in_place(normalised, target) + writes_that_stay(normalised.graph)
+    with _timed(timings, "strides"):
+        keep_strides(normalised.graph)
+        normalised.recompile()
     parallel = Rewritten()
     if context_parallel is not None:
         with _timed(timings, "context parallel"):

@@ -21,6 +21,7 @@ from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.origin import copy_origin
 from npu_compile.passes.recognise.where_from import module_path, source
 from npu_compile.passes.site import SiteOutcome
+from npu_compile.passes.strides import stands_for
 from npu_compile.passes.values import Writes, is_call, is_tensor, shape
 
 VENDOR = (
@@ -75,6 +76,7 @@ def _translated(node: fx.Node, nodes: Nodes, target: Target) -> SiteOutcome:
     with node.graph.inserting_before(node):
         fused, result = form.emit(node.graph)
     copy_origin(node, fused, result)
+    stands_for(result, results[0])
     for old in results:
         old.replace_all_uses_with(result)
         if old is not node:

@@ -21,6 +21,7 @@ from npu_compile.passes.flex.scalar_program import NotScalar, Spread, returned
 from npu_compile.passes.flex.score_mod import NotFused, ScoreMod, read_score_mod
 from npu_compile.passes.flex.shared_calls import SharedCalls
 from npu_compile.passes.origin import copy_origin
+from npu_compile.passes.strides import stands_for
 from npu_compile.passes.values import Writes, argument, aten, shape, value
 
 LEFT_BECAUSE = "flex_attention_left"
@@ -97,6 +98,7 @@ def _write_out(found: _Call, shared: SharedCalls) -> None:
     copy_origin(found.node, attention)
     for user in list(found.node.users):
         if argument(user, 1, "index") == 0:
+            stands_for(attention, user)
             user.replace_all_uses_with(attention)
 
 

@@ -27,6 +27,7 @@ from npu_compile.passes.packed.segmented import segmented_form
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, SiteOutcome
+from npu_compile.passes.strides import stands_for
 from npu_compile.passes.values import aten
 
 
@@ -128,4 +129,5 @@ def _replace(site: AttentionSite, form: CallForm, arguments: MaskArguments) -> N
         result = call(graph, aten.masked_fill.Scalar, result, arguments.void_rows, arguments.void)
     result = through(graph, result, site.output_views)
     copy_origin(site.output, fused, result)
+    stands_for(result, site.output)
     site.output.replace_all_uses_with(result)

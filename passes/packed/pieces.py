@@ -25,6 +25,7 @@ from npu_compile.passes.packed.call import packed_form
 from npu_compile.passes.recognise import Recognition
 from npu_compile.passes.recognise.assemble import Declined, operand_shape
 from npu_compile.passes.site import AttentionSite, Operand, SiteOutcome
+from npu_compile.passes.strides import stands_for
 from npu_compile.passes.values import (
     argument,
     aten,
@@ -131,6 +132,7 @@ def _packed(
             result = call(graph, aten.transpose.int, result, 0, 1)
         result = call(graph, aten.unsqueeze.default, result, 0)
     copy_origin(first.output, fused, result)
+    stands_for(result, cat)
     cat.replace_all_uses_with(result)
     note = f"one call for {len(sites)} pieces"
     masks = MaskArguments({}, {}, "all keys of its piece", "one length for each piece")

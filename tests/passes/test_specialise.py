@@ -30,9 +30,8 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def qkv(queries: int, keys: int, width: int = 16) -> tuple[Tensor, ...]:
-    return tuple(random(2, 4, n, width, seed=n) for n in (queries, keys, keys + 1))[:2] + (
-        random(2, 4, keys, width, seed=99),
-    )
+    q, k = random(2, 4, queries, width), random(2, 4, keys, width, seed=1)
+    return q, k, random(2, 4, keys, width, seed=2)
 
 
 def lowered() -> list[bool]:
