@@ -19,6 +19,9 @@ FRAMES = 64
 Maker = Callable[[Any], list[Any]]
 """config -> alternatives for one argument."""
 
+Call = Callable[[Any], dict[str, Any]]
+"""config -> the arguments of a forward."""
+
 INSIDE = ("vision_config", "audio_config", "backbone_config", "encoder_config", "encoder", "thinker_config")
 
 
@@ -52,7 +55,8 @@ def _width(config: Any) -> int:
 
 
 def _mels(config: Any) -> int:
-    return find(config, "num_mel_bins", "feature_size", "n_mels", "input_feat_size", "input_dim", default=80)
+    names = ("num_mel_bins", "feature_size", "n_mels", "input_feat_size", "input_dim")
+    return find(config, *names, default=80) * find(config, "num_stacked_frames", default=1)
 
 
 def _vocabulary(config: Any) -> int:
@@ -174,7 +178,7 @@ MAKERS: dict[str, Maker] = {
     "input_ids": _input_ids,
     "decoder_input_ids": _decoder_input_ids,
     "qformer_input_ids": _fixed(lambda: tokens(seed=5)),
-    "task_inputs": _fixed(lambda: tokens(seed=6)),
+    "task_inputs": lambda config: [tokens(length=find(config, "task_seq_len", default=LENGTH), seed=6)],
     "attention_mask": _fixed(lambda: ones(BATCH, LENGTH)),
     "bbox": _fixed(lambda: torch.tensor([1, 2, 5, 7]).expand(BATCH, LENGTH, 4)),
     "inputs_embeds": _states(LENGTH, "hidden_size"),

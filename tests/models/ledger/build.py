@@ -11,7 +11,7 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from tests.models.ledger.classes import model_classes
-from tests.models.ledger.inputs import Inputs, candidates
+from tests.models.ledger.inputs import Inputs, candidates, unknown
 from tests.models.ledger.shrink import SIZES, tiny_config
 
 MOST_PARAMETERS = {"tiny": 60_000_000, "shallow": 20_000_000, "default": 10_000_000}
@@ -60,7 +60,7 @@ def build(model_type: str, attention: str) -> Built:
                 )
                 return Built(model_type, model, accepted(model), size)
             except Exception as error:
-                if UNSUPPORTED in str(error):
+                if UNSUPPORTED in str(error) or repr(error) == repr(KeyError(attention)):
                     raise NotBuilt(UNSUPPORTED) from error
                 reasons.append(f"{model_class.__name__}: {sentence(error)}")
     raise NotBuilt(reasons[0])
@@ -115,7 +115,7 @@ def accepted(model: Any) -> Inputs:
             return inputs
         if time.process_time() > end:
             break
-    raise first or ValueError(f"no inputs are known for it: {model.main_input_name}")
+    raise first or ValueError(f"no inputs are known for it: {', '.join(unknown(model))}")
 
 
 def _bounded(inputs: Iterator[Inputs], most: int = MOST_CALLS) -> Iterator[Inputs]:

@@ -26,6 +26,12 @@ MAPPINGS = (
 )
 """transformers' tables of classes by type, in the order of preference."""
 
+WHOLE = {
+    "musicgen": "MusicgenForConditionalGeneration",
+    "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
+}
+"""The classes of types whose classes in the tables take a part of the configuration."""
+
 
 def model_classes(model_type: str, config_class: Any) -> list[Any]:
     """The classes that take a configuration of ``config_class``, without repetition."""
@@ -37,6 +43,8 @@ def model_classes(model_type: str, config_class: Any) -> list[Any]:
 
 
 def _mapped(model_type: str) -> Iterator[Any]:
+    if model_type in WHOLE:
+        yield getattr(hf, WHOLE[model_type])
     for table in MAPPINGS:
         names = getattr(modeling_auto, table).get(model_type, ())
         for name in (names,) if isinstance(names, str) else names:

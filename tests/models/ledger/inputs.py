@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tests.models.ledger.arguments import BATCH, LENGTH, MAKERS, tokens
+from tests.models.ledger.calls import CALLS
 
 Inputs = dict[str, Any]
 MOST_COMBINATIONS = 12
@@ -35,6 +36,8 @@ IMAGE_TOKENS = ("image_token_id", "image_token_index", "media_placeholder_token_
 
 def candidates(model: Any) -> Iterator[Inputs]:
     """Arguments for ``model.forward``, the fullest use of the model first."""
+    if (call := CALLS.get(model.config.model_type)) is not None:
+        yield call(model.config)
     parameters = inspect.signature(model.forward).parameters
     names = _needed(model, parameters)
     if "pixel_values" in parameters and "pixel_values" not in names:
@@ -58,6 +61,12 @@ def _needed(model: Any, parameters: Mapping[str, inspect.Parameter]) -> list[str
     ]
     names = [*([main] if isinstance(main, str) else main), *required, "decoder_input_ids"]
     return [name for name in dict.fromkeys(names) if name in parameters]
+
+
+def unknown(model: Any) -> list[str]:
+    """The arguments that a model needs and that nothing is known to stand for."""
+    names = _needed(model, inspect.signature(model.forward).parameters)
+    return [name for name in names if name not in MAKERS]
 
 
 def _product(config: Any, names: list[str]) -> Iterator[Inputs]:

@@ -11,7 +11,7 @@ FIRST_SPECIAL_TOKEN = 80
 
 DERIVED = (
     *("transformers_version", "_name_or_path", "architectures", "id2label", "label2id", "dtype"),
-    *("out_indices", "stage_names", "_out_features", "_out_indices"),
+    *("out_indices", "stage_names", "_out_features", "_out_indices", "conv_output_size"),
 )
 """What a configuration's class finds by itself."""
 
@@ -69,6 +69,7 @@ AT_MOST: tuple[tuple[str, int], ...] = (
         64,
     ),
     (r".*(projection_dim|projection_size|proj_dim|output_dim|input_dim|model_dim|query_dim|latent_dim)", 64),
+    (r"(hidden_size_global|base_channels)", 64),
     (r"(dim|d_embed|width|project_dim|adapter_in_dim|adapter_out_dim|tdnn_dim|codevector_dim)", 64),
     (r".*(fpn_hidden_size|hidden_channels|fusion_hidden_size|decoder_hidden_size|attention_hidden_size)", 64),
     (r"(word_embed_proj_dim|out_hidden_size|projector_hidden_size|text_hidden_size|vision_output_dim)", 64),
@@ -86,7 +87,7 @@ AT_MOST: tuple[tuple[str, int], ...] = (
     (r"(window_size)", 4),
     (r"(num_queries|num_query_tokens|two_stage_num_proposals|num_proposals)", 10),
     (r"(num_frames)", 4),
-    (r"(output_channels|neck_out_channels|vision_output_channels)", 64),
+    (r"(output_channels|neck_out_channels|vision_output_channels|post_conv_in_channels)", 64),
     (r"(num_pos_feats)", 32),
     (r"(vit_dim)", 64),
     # sound

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.models.ledger import rules
-from tests.models.ledger.overrides import FILLED, OVERRIDES, ROTARY_SECTIONS
+from tests.models.ledger.overrides import DEFAULTS, FILLED, OVERRIDES, ROTARY_SECTIONS
 
 SIZES = ("tiny", "shallow", "default")
 """How much is shrunk: all sizes; depths and vocabularies only; nothing."""
@@ -18,7 +18,7 @@ Fields = dict[str, Any]
 
 def tiny_config(model_type: str, config_class: Any, size: str) -> Any:
     """A configuration of ``config_class`` whose model is tiny. Raises what the class raises."""
-    fields = config_class().to_dict()
+    fields = config_class(**DEFAULTS.get(model_type, {})).to_dict()
     for name in rules.DERIVED:
         fields.pop(name, None)
     if size != "default":
