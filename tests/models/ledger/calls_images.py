@@ -147,6 +147,9 @@ IMAGES: dict[str, Call] = {
         "input_ids": tokens(1),
         "pixel_values": noise(1, config.num_frames, 3, config.max_img_size, config.max_img_size),
     },
+    "unlimited_ocr_vision_encoder": lambda config: {
+        "patch_embeds": noise(BATCH, config.hidden_size, GRID, GRID)
+    },
     "xclip_vision_model": lambda config: {"pixel_values": _image(config, BATCH * config.num_frames)},
     "pi0": _pi0,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -43,6 +44,20 @@ def _qwen3_asr_encoder(config: Any) -> dict[str, Any]:
     }
 
 
+def _dia(config: Any) -> dict[str, Any]:
+    channels = config.decoder_config.num_channels
+    codes = tokens(length=LENGTH * channels, seed=3).reshape(BATCH, LENGTH, channels)
+    return {"input_ids": tokens(), "decoder_input_ids": codes % config.decoder_config.vocab_size}
+
+
+def _codec(config: Any) -> dict[str, Any]:
+    hop = math.prod(config.downsampling_ratios)
+    return {
+        "input_values": noise(BATCH, 1, 12 * hop),
+        "input_features": noise(BATCH, 12, config.semantic_model_config.feature_projection_input_dim),
+    }
+
+
 def _musicgen(config: Any) -> dict[str, Any]:
     codes = tokens(BATCH * config.decoder.num_codebooks, seed=3) % config.decoder.vocab_size
     return {"input_ids": tokens() % config.text_encoder.vocab_size, "decoder_input_ids": codes}
@@ -75,6 +90,7 @@ def _embedded(config: Any) -> dict[str, Any]:
 
 SOUNDS: dict[str, Call] = {
     "clap": _clap,
+    "dia": _dia,
     "clap_audio_model": _clap,
     "nemotron3_5_transcribe_audio": _nemotron_audio,
     "qwen2_5_omni_audio_encoder": _lengths,
@@ -118,10 +134,13 @@ SOUNDS: dict[str, Call] = {
     "musicgen": _musicgen,
     "musicgen_melody": _musicgen,
     "muse_spark_audio": lambda config: {"input_values": noise(BATCH, 3840)},
-    "neucodec": lambda config: {
-        "input_values": noise(BATCH, 1, 12 * config.encoder_hop_length),
-        "input_features": noise(BATCH, 12, config.semantic_model_config.feature_projection_input_dim),
+    "neucodec": _codec,
+    "xcodec2": _codec,
+    "vibevoice_acoustic_tokenizer_encoder": lambda config: {"hidden_states": noise(BATCH, 1, 6400)},
+    "vibevoice_acoustic_tokenizer_decoder": lambda config: {
+        "hidden_states": noise(BATCH, config.hidden_size, 2)
     },
+    "vits": lambda config: {"input_ids": tokens() % config.vocab_size, "speaking_rate": 20.0},
     "qwen2_5_omni_bigvgan": lambda config: {"mel_spectrogram": noise(BATCH, config.mel_dim, 12)},
     "qwen2_5_omni_dit": _qwen2_5_omni_dit,
     "qwen2_5_omni_token2wav": _qwen2_5_omni_token2wav,

@@ -45,6 +45,27 @@ HIERA_SEGMENTER = {
     "vision_config": HIERA_VISION,
     "prompt_encoder_config": {"image_size": 64, "patch_size": 16},
 }
+INTRACLASS = {
+    "scale_factor_list": [1, 2, 4, 8],
+    "kernel_list": [3, 2, 2],
+    "intraclass_block_config": {
+        "reduce_channel": [1, 1, 0],
+        "return_channel": [1, 1, 0],
+        **{
+            f"{name}_{ratio}ratio": [
+                [size * tall or 1, size * wide or 1],
+                1,
+                [size // 2 * tall, size // 2 * wide],
+            ]
+            for name, tall, wide in (
+                ("vertical_long_to_small_conv", 1, 0),
+                ("horizontal_small_to_long_conv", 0, 1),
+                ("symmetric_conv_long", 1, 1),
+            )
+            for ratio, size in (("long", 7), ("mid", 5), ("short", 3))
+        },
+    },
+}
 EFFICIENT = {"width_coefficient": 0.25, "depth_coefficient": 0.2}
 
 IMAGES: dict[str, dict[str, Any]] = {
@@ -62,7 +83,7 @@ IMAGES: dict[str, dict[str, Any]] = {
     "maskformer-swin": SWIN,
     "depth_anything": {"backbone_config": FOUR_LAYERS},
     "prompt_depth_anything": {"backbone_config": FOUR_LAYERS},
-    "zoedepth": {"backbone_config": FOUR_LAYERS},
+    "zoedepth": {"backbone_config": FOUR_LAYERS, "bottleneck_features": 64},
     "tipsv2_dpt": {"backbone_config": FOUR_LAYERS},
     "chmv2": {"backbone_config": FOUR_LAYERS},
     "seggpt": {
@@ -136,6 +157,7 @@ IMAGES: dict[str, dict[str, Any]] = {
     "pi0": {"chunk_size": 6},
     "step3p7": {"text_config": {"sliding_window": 5}},
     "vitmatte": {"backbone_config": {"patch_size": 16}},
+    "pp_ocrv5_server_det": INTRACLASS,
     "textnet": {"stem_out_channels": 16},
     "tvp": {"max_img_size": 64, "visual_prompt_size": 8, "backbone_config": RESNET},
     "uvdoc": {"backbone_config": {"out_features": [f"stage{index}" for index in range(1, 7)]}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 SPECTRUM = {"spec_size": 64, "depths": [1, 1], "num_attention_heads": [2, 4], "patch_embeds_hidden_size": 32}
+CODEC = {"quantization_dim": 128, "encoder_hidden_size": 8}
 WAVES = {"num_filters": 4, "depths": [1, 1, 1, 1, 1, 1, 1]}
 
 SOUNDS: dict[str, dict[str, Any]] = {
@@ -29,7 +30,8 @@ SOUNDS: dict[str, dict[str, Any]] = {
     "mimi": {"vector_quantization_hidden_dimension": 64, "num_filters": 8},
     "muse_spark_audio": {"hidden_sizes": [8, 16, 32, 64]},
     "kyutai_speech_to_text": {"codec_config": {"num_filters": 8}},
-    "neucodec": {"quantization_dim": 128, "encoder_hidden_size": 8},
+    "neucodec": CODEC,
+    "xcodec2": CODEC,
     "phi4_multimodal_audio": {
         "ext_pw_out_channel": 64,
         "depthwise_separable_out_channel": 64,

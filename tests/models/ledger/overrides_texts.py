@@ -74,6 +74,13 @@ TEXTS: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": QSA,
     "qwen4_exp": {"text_config": QSA},
     "rwkv": {"num_hidden_layers": 2, "attention_hidden_size": 64},
+    "zamba": {
+        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+    },
+    "xlstm": {"qk_dim_factor": 1.0},
     "zamba2": {
         "mamba_headdim": 32,
         "attention_hidden_size": 128,
