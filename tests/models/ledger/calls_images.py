@@ -25,7 +25,7 @@ def _idefics(config: Any) -> dict[str, Any]:
     return {
         "input_ids": tokens(),
         "pixel_values": _image(config, BATCH, 2),
-        "image_attention_mask": ones(BATCH, LENGTH, 2),
+        "image_attention_mask": ones(BATCH, 1, 2),
     }
 
 

@@ -24,8 +24,21 @@ MakeCache = Callable[[Any, int], Any]
 PADDED = 3
 CACHE_LENGTH = 16
 
-GENERATE_BY_A_PART = ("kosmos-2",)
-"""Types whose generate() calls a part of the model: the whole wants the images at each step."""
+NO_STEPS = {
+    "blt": "its configuration doesn't say how many layers a cache has",
+    "kosmos-2": "generate() calls a part of the model, the whole wants the images at each step",
+    "voxtral_realtime": "each token comes with a piece of the sound",
+    "xlstm": "its states are in no cache of transformers",
+}
+"""Types that can't be called with a cache and the next token, and why."""
+
+NO_PADDING = {
+    "blt_local_encoder": "its masks are made by the model that it is a part of",
+    "esmfold2": "the mask has to agree with other arguments",
+}
+"""Types for which a mask with padding isn't enough, and why."""
+
+IMAGES_AT_EACH_STEP = {"idefics": ("pixel_values", "image_attention_mask")}
 
 TAKE_ALL_TOKENS = ("xlm",)
 """Types that are given all tokens at each step, and leave out those in the cache by themselves."""
@@ -55,6 +68,8 @@ def padded(built: Built, forward: Forward) -> Outputs:
     """Left-padded for decoders, right-padded for encoders: the first row has three padded positions."""
     ids = built.inputs.get("input_ids")
     if ids is None or ids.shape != (BATCH, LENGTH) or not _takes(built, "attention_mask"):
+        raise NotApplicable
+    if built.model_type in NO_PADDING:
         raise NotApplicable
     mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
     mask[0, slice(PADDED) if is_decoder(built) else slice(-PADDED, None)] = 0
@@ -119,18 +134,22 @@ def _text(built: Built, ids: str, length: int) -> torch.Tensor:
 def _prepare(built: Built, make_cache: MakeCache) -> tuple[Any, str, Inputs]:
     """The cache, the argument that the new tokens are, and the other arguments of each step."""
     config = built.model.config
-    if not _takes(built, "cache") or not hasattr(built.model, "generate"):
+    if not _takes(built, "cache") or not hasattr(built.model, "generate") or built.model_type in NO_STEPS:
         raise NotApplicable
     if config.is_encoder_decoder and "decoder_input_ids" in built.inputs:
         given = {name: value for name, value in built.inputs.items() if name != "decoder_input_ids"}
         decoder = config.get_text_config(decoder=True)
-        encoded = built.model.get_encoder()(**given)
+        encoder = built.model.get_encoder()
+        if "inputs" in given:
+            given = {encoder.main_input_name: given["inputs"]}
+        encoded = encoder(**given)
         crossed = make_cache(decoder, encoded[0].shape[1])
         cache = EncoderDecoderCache(make_cache(decoder, CACHE_LENGTH), crossed)
         return cache, "decoder_input_ids", {"encoder_outputs": encoded}
-    if not is_decoder(built) or built.model_type in GENERATE_BY_A_PART:
+    if not is_decoder(built):
         raise NotApplicable
-    return make_cache(config.get_text_config(decoder=True), CACHE_LENGTH), "input_ids", {}
+    images = {name: built.inputs[name] for name in IMAGES_AT_EACH_STEP.get(built.model_type, ())}
+    return make_cache(config.get_text_config(decoder=True), CACHE_LENGTH), "input_ids", images
 
 
 def chunked_prefill(built: Built, forward: Forward) -> Outputs:
