@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from transformers.models.auto import modeling_auto
 
 from tests.models.ledger.arguments import BATCH, LENGTH, tokens
 from tests.models.ledger.build import Built
+from tests.models.ledger.habits import IMAGES_AT_EACH_STEP, INAPPLICABLE, OWN_CACHES, TAKE_ALL_TOKENS
 from tests.models.ledger.inputs import Inputs
 
 Outputs = list[torch.Tensor]
@@ -23,25 +26,6 @@ MakeCache = Callable[[Any, int], Any]
 
 PADDED = 3
 CACHE_LENGTH = 16
-
-NO_STEPS = {
-    "blt": "its configuration doesn't say how many layers a cache has",
-    "kosmos-2": "generate() calls a part of the model, the whole wants the images at each step",
-    "voxtral_realtime": "each token comes with a piece of the sound",
-    "xlstm": "its states are in no cache of transformers",
-}
-"""Types that can't be called with a cache and the next token, and why."""
-
-NO_PADDING = {
-    "blt_local_encoder": "its masks are made by the model that it is a part of",
-    "esmfold2": "the mask has to agree with other arguments",
-}
-"""Types for which a mask with padding isn't enough, and why."""
-
-IMAGES_AT_EACH_STEP = {"idefics": ("pixel_values", "image_attention_mask")}
-
-TAKE_ALL_TOKENS = ("xlm",)
-"""Types that are given all tokens at each step, and leave out those in the cache by themselves."""
 
 
 class NotApplicable(Exception):
@@ -69,8 +53,6 @@ def padded(built: Built, forward: Forward) -> Outputs:
     ids = built.inputs.get("input_ids")
     if ids is None or ids.shape != (BATCH, LENGTH) or not _takes(built, "attention_mask"):
         raise NotApplicable
-    if built.model_type in NO_PADDING:
-        raise NotApplicable
     mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
     mask[0, slice(PADDED) if is_decoder(built) else slice(-PADDED, None)] = 0
     found = outputs_of(forward(**{**built.inputs, "attention_mask": mask}))
@@ -96,7 +78,7 @@ def _static_cache(config: Any, length: int) -> Any:
 
 
 def _dynamic_cache(config: Any, length: int) -> Any:
-    return DynamicCache(config=config)
+    return OWN_CACHES[config.model_type]() if config.model_type in OWN_CACHES else DynamicCache(config=config)
 
 
 def _decode(
@@ -114,14 +96,17 @@ def _decode(
     if between is not None:
         between(cache)
     for position in range(LENGTH, LENGTH + steps):
-        start = 0 if built.model_type in TAKE_ALL_TOKENS else position
-        found += _step(forward, {**inputs, ids: text[:, start : position + 1]}, cache)
+        found += _step(forward, {**inputs, ids: _new(built, text, position, position + 1)}, cache)
     return found
 
 
 def _step(forward: Forward, inputs: Inputs, cache: Any) -> Outputs:
     result = forward(**inputs, cache=cache, use_cache=True)
     return [result.logits.clone()] if "logits" in result else outputs_of(result)[:1]
+
+
+def _new(built: Built, text: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    return text[:, :end] if built.model_type in TAKE_ALL_TOKENS else text[:, start:end]
 
 
 def _text(built: Built, ids: str, length: int) -> torch.Tensor:
@@ -134,7 +119,7 @@ def _text(built: Built, ids: str, length: int) -> torch.Tensor:
 def _prepare(built: Built, make_cache: MakeCache) -> tuple[Any, str, Inputs]:
     """The cache, the argument that the new tokens are, and the other arguments of each step."""
     config = built.model.config
-    if not _takes(built, "cache") or not hasattr(built.model, "generate") or built.model_type in NO_STEPS:
+    if not _takes(built, "cache") or not hasattr(built.model, "generate"):
         raise NotApplicable
     if config.is_encoder_decoder and "decoder_input_ids" in built.inputs:
         given = {name: value for name, value in built.inputs.items() if name != "decoder_input_ids"}
@@ -143,7 +128,7 @@ def _prepare(built: Built, make_cache: MakeCache) -> tuple[Any, str, Inputs]:
         if "inputs" in given:
             given = {encoder.main_input_name: given["inputs"]}
         encoded = encoder(**given)
-        crossed = make_cache(decoder, encoded[0].shape[1])
+        crossed = make_cache(_without_windows(decoder), encoded[0].shape[1])
         cache = EncoderDecoderCache(make_cache(decoder, CACHE_LENGTH), crossed)
         return cache, "decoder_input_ids", {"encoder_outputs": encoded}
     if not is_decoder(built):
@@ -152,12 +137,22 @@ def _prepare(built: Built, make_cache: MakeCache) -> tuple[Any, str, Inputs]:
     return make_cache(config.get_text_config(decoder=True), CACHE_LENGTH), "input_ids", images
 
 
+def _without_windows(config: Any) -> Any:
+    """A decoder's configuration as far as its cross-attention goes, whose every layer sees all."""
+    plain = copy.deepcopy(config)
+    for name in ("sliding_window", "layer_types"):
+        if getattr(plain, name, None) is not None:
+            setattr(plain, name, None)
+    return plain
+
+
 def chunked_prefill(built: Built, forward: Forward) -> Outputs:
     """A prompt in chunks of 5 and 4 tokens into a static cache."""
     cache, ids, inputs = _prepare(built, _static_cache)
     found: Outputs = []
-    for chunk in _text(built, ids, LENGTH).split((5, 4), 1):
-        found += _step(forward, {**inputs, ids: chunk}, cache)
+    text = _text(built, ids, LENGTH)
+    for start, end in ((0, 5), (5, LENGTH)):
+        found += _step(forward, {**inputs, ids: _new(built, text, start, end)}, cache)
     return found
 
 
@@ -183,7 +178,19 @@ def _takes(built: Built, name: str) -> bool:
     return name in inspect.signature(built.model.forward).parameters
 
 
+def _checked(case: Case) -> Case:
+    """Not for types that it is known not to be for."""
+
+    @functools.wraps(case)
+    def checked(built: Built, forward: Forward) -> Outputs:
+        if case.__name__ in INAPPLICABLE.get(built.model_type, ()):
+            raise NotApplicable
+        return case(built, forward)
+
+    return checked
+
+
 CASES: dict[str, Case] = {
-    case.__name__: case
+    case.__name__: _checked(case)
     for case in (prefill, padded, static_decode, dynamic_decode, chunked_prefill, beam_reorder)
 }

@@ -66,6 +66,17 @@ INTRACLASS = {
         },
     },
 }
+LCNET = {
+    "stem_channels": [3, 8, 16],
+    "block_configs": [
+        [[3, 16, 16, 1, True]],
+        [[3, 16, 32, 2, False]],
+        [[3, 32, 48, 2, True]],
+        [[3, 48, 64, 2, False]],
+    ],
+    "out_features": ["stage1", "stage2", "stage3", "stage4"],
+    "stage_out_channels": [16, 32, 48, 64],
+}
 EFFICIENT = {"width_coefficient": 0.25, "depth_coefficient": 0.2}
 
 IMAGES: dict[str, dict[str, Any]] = {
@@ -158,6 +169,8 @@ IMAGES: dict[str, dict[str, Any]] = {
     "step3p7": {"text_config": {"sliding_window": 5}},
     "vitmatte": {"backbone_config": {"patch_size": 16}},
     "pp_ocrv5_server_det": INTRACLASS,
+    "pp_ocrv6_medium_det": {**INTRACLASS, "backbone_config": LCNET},
+    "pp_ocrv6_small_det": {"backbone_config": LCNET, "layer_list_out_channels": [16, 32, 48, 64]},
     "textnet": {"stem_out_channels": 16},
     "tvp": {"max_img_size": 64, "visual_prompt_size": 8, "backbone_config": RESNET},
     "uvdoc": {"backbone_config": {"out_features": [f"stage{index}" for index in range(1, 7)]}},
