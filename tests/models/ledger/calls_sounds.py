@@ -58,6 +58,18 @@ def _codec(config: Any) -> dict[str, Any]:
     }
 
 
+def _fun_asr_nano(config: Any) -> dict[str, Any]:
+    """A special token for each frame."""
+    sound, frames = config.audio_config, 6
+    text = tokens(length=LENGTH + frames)
+    text[:, 2 : 2 + frames] = config.audio_token_id
+    return {
+        "input_ids": text,
+        "input_features": noise(BATCH, frames, sound.num_mel_bins * sound.num_stacked_frames),
+        "input_features_mask": ones(BATCH, frames),
+    }
+
+
 def _musicgen(config: Any) -> dict[str, Any]:
     codes = tokens(BATCH * config.decoder.num_codebooks, seed=3) % config.decoder.vocab_size
     return {"input_ids": tokens() % config.text_encoder.vocab_size, "decoder_input_ids": codes}
@@ -104,6 +116,7 @@ SOUNDS: dict[str, Call] = {
         "input_ids": tokens() % config.audio_vocab_size,
         "last_hidden_state": noise(BATCH, LENGTH, config.input_size),
     },
+    "fun_asr_nano": _fun_asr_nano,
     "inkling_audio": lambda config: {
         "audio_input_ids": tokens(length=LENGTH * config.num_codebooks).reshape(BATCH, LENGTH, -1)
         % config.codebook_size
