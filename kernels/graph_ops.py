@@ -1,4 +1,4 @@
-"""The attention operators a compiled graph holds: torch_npu's FIA with tensors for lengths.
+"""The attention operators a compiled graph holds: torch_npu's FIA with tensors for lengths, and ``composed``.
 
 torch_npu takes the lengths of FIA as lists of host integers. As values they can't be traced, and as
 constants they would compile anew at every step. The operators here take tensors, never look at them
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
-from .composed import COMPOSED, Composed
+from .composed import COMPOSED
 from .fakes import FAKES
 from .lengths import HOST_READS, require_lengths
 from .register import NAMESPACE as NPU
@@ -55,21 +55,21 @@ def ensure_graph_ops() -> None:
     library = Library(NAMESPACE, "DEF")
     _libraries.append(library)
     for name in OPERATORS:
-        _define(library, name, Composed(graph_schema(name), _real_call(name), FAKES[name]))
+        _define(library, name, graph_schema(name), _real_call(name), FAKES[name])
     for name, composed in COMPOSED.items():
-        _define(library, name, composed)
+        _define(library, name, composed.schema, composed.kernel, composed.fake)
     library.define("host_lengths(Tensor lengths) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
     library.impl("host_lengths", HOST_READS.to_host, "CPU")
     library.impl("host_lengths", HOST_READS.to_host, "PrivateUse1")
     register_fake(f"{NAMESPACE}::host_lengths", _fake_host_lengths, lib=library)
 
 
-def _define(library: Library, name: str, operator: Composed) -> None:
-    library.define(operator.schema, tags=torch.Tag.pt2_compliant_tag)
-    library.impl(name, operator.kernel, "CPU")
-    library.impl(name, operator.kernel, "PrivateUse1")
-    library.impl(name, _without_backward(name, operator.kernel), "Autograd")
-    register_fake(f"{NAMESPACE}::{name}", operator.fake, lib=library)
+def _define(library: Library, name: str, schema: str, kernel: Kernel, fake: Kernel) -> None:
+    library.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    library.impl(name, kernel, "CPU")
+    library.impl(name, kernel, "PrivateUse1")
+    library.impl(name, _without_backward(name, kernel), "Autograd")
+    register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
 
 
 def _real_call(name: str) -> Kernel:

@@ -88,8 +88,7 @@ def run_passes(
         notes = dequantise_inside(normalised, target) if int8_inside else ()
         notes += read_in_place(normalised, target) + writes_that_stay(normalised.graph)
     with _timed(timings, "strides"):
-        keep_strides(normalised.graph)
-        normalised.recompile()
+        keep_strides(normalised)
     parallel = Rewritten()
     if context_parallel is not None:
         with _timed(timings, "context parallel"):

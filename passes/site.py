@@ -97,6 +97,11 @@ class AttentionSite:
     """``file:line`` in the user's program."""
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def plain_softmax(self) -> bool:
+        """Whether masked scores alone go into the softmax: no soft cap bends them, no sink joins them."""
+        return self.softcap is None and self.sink is None
+
 
 @dataclass(frozen=True)
 class Refusal:

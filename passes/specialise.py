@@ -20,6 +20,11 @@ def specialised(number: Any) -> Any:
     return int(number) if isinstance(number, torch.SymInt) else float(number)
 
 
+def seen_when_tracing(size: int | torch.SymInt) -> int:
+    """A size, or what it was when dynamo saw it, for choices that are right either way; 1 where unknown."""
+    return size if isinstance(size, int) else int(size.node.hint or 1)
+
+
 def _is_marked(number: torch.SymInt | torch.SymFloat) -> bool:
     symbols = number.node.expr.free_symbols
     for tracked in number.node.shape_env.tracked_fakes or ():

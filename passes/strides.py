@@ -7,7 +7,6 @@ on it: most programs copy or reshape right away. A copy is made for the others.
 
 from __future__ import annotations
 
-import heapq
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +18,13 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from npu_compile.passes.emit_node import call, fake_mode_of
+from npu_compile.passes.specialise import seen_when_tracing
 from npu_compile.passes.values import aten, is_call, mutations, same, value
 
 _STANDS_FOR = "stands_for"
-_UNKNOWN_SIZES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-_BY_PLACE = (aten.as_strided, aten.as_strided_, aten.as_strided_copy, aten.as_strided_scatter)
+_NOT_TOLD = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
+_KNOWN = ("aten", "prims", "npu", "ascend_fia")
+_BY_PLACE = (aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter)
 """Operators that read elements by their places in memory."""
 
 
@@ -32,22 +33,24 @@ def stands_for(new: fx.Node, old: fx.Node) -> None:
     new.meta[_STANDS_FOR] = old.meta.get(_STANDS_FOR, old.meta["val"])
 
 
-def keep_strides(graph: fx.Graph) -> None:
+def keep_strides(module: fx.GraphModule) -> None:
     """Copy the noted results whose strides a reader, or the graph's caller, would miss."""
+    graph = module.graph
     written = {place for _, place in mutations(graph)}
     for node in list(graph.nodes):
         traced = node.meta.pop(_STANDS_FOR, None)
-        if traced is None or same_strides(value(node), traced):
+        if traced is None or _same_strides(value(node), traced):
             continue
-        changed = _unnoticed(node, traced, written)
+        changed = _changed_values(node, traced, written)
         if changed is None:
             _copy(node, traced)
         else:
             for reader, now in changed.items():
                 reader.meta["val"] = now
+    module.recompile()
 
 
-def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     pairs = zip(a.shape, a.stride(), b.stride(), strict=True)
     return all(same(size, 1) or same(one, other) for size, one, other in pairs)
 
@@ -64,17 +67,17 @@ class _Value:
         return _share(self.traced, result.traced) == _share(self.now, result.now)
 
 
-def _unnoticed(node: fx.Node, traced: torch.Tensor, written: set[int]) -> dict[fx.Node, Any] | None:
+def _changed_values(node: fx.Node, traced: torch.Tensor, written: set[int]) -> dict[fx.Node, Any] | None:
     """The values that readers, and theirs, have now; None if that makes a difference to the program.
 
     It does where a value can't be computed any more, is handed out, or is a view of what it was a copy of (or
     the other way round) while one of them is ``written`` to.
     """
     changed = {node: _Value(traced, value(node))}
-    queue, seen = list(node.users), set(node.users)
-    heapq.heapify(queue)
-    while queue:
-        reader = heapq.heappop(queue)
+    waiting = set(node.users)
+    while waiting:
+        reader = min(waiting)
+        waiting.remove(reader)
         if not _can_be_told(reader):
             return None
         try:
@@ -83,14 +86,15 @@ def _unnoticed(node: fx.Node, traced: torch.Tensor, written: set[int]) -> dict[f
             return None
         for read in reader.all_input_nodes:
             before = changed.get(read)
-            if before is not None and not before.shares(result) and written & _storages(before, result):
+            if (
+                before is not None
+                and not before.shares(result)
+                and written & (_places(before.traced) | _places(result.traced))
+            ):
                 return None
         if not _alike(result.now, result.traced):
             changed[reader] = result
-            for user in reader.users:
-                if user not in seen:
-                    seen.add(user)
-                    heapq.heappush(queue, user)
+            waiting.update(reader.users)
     return {reader: result.now for reader, result in changed.items()}
 
 
@@ -99,7 +103,7 @@ def _can_be_told(node: fx.Node) -> bool:
         return True
     if not isinstance(node.target, OpOverload) or is_call(node, *_BY_PLACE):
         return False
-    return not any(tag in node.target.tags for tag in _UNKNOWN_SIZES)
+    return node.target.namespace in _KNOWN and not any(tag in node.target.tags for tag in _NOT_TOLD)
 
 
 def _computed(node: fx.Node, changed: dict[fx.Node, _Value]) -> Any:
@@ -114,7 +118,7 @@ def _computed(node: fx.Node, changed: dict[fx.Node, _Value]) -> Any:
 
 def _alike(now: Any, traced: Any) -> bool:
     pairs = zip(tree_leaves(now), tree_leaves(traced), strict=True)
-    return all(same_strides(a, b) for a, b in pairs if isinstance(a, torch.Tensor))
+    return all(_same_strides(a, b) for a, b in pairs if isinstance(a, torch.Tensor))
 
 
 def _share(a: Any, b: Any) -> bool:
@@ -126,21 +130,13 @@ def _places(made: Any) -> set[int]:
     return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 
-def _storages(*values: _Value) -> set[int]:
-    return {place for one in values for place in _places(one.traced)}
-
-
 def _copy(node: fx.Node, traced: torch.Tensor) -> None:
     """Have the readers of ``node`` read a copy that lies in memory as ``traced``."""
-    hints = [stride if isinstance(stride, int) else stride.node.hint for stride in traced.stride()]
-    outermost_first = sorted(range(traced.ndim), key=lambda dim: -hints[dim])
+    strides = [seen_when_tracing(stride) for stride in traced.stride()]
+    outermost_first = sorted(range(traced.ndim), key=lambda dim: -strides[dim])
     back = [outermost_first.index(dim) for dim in range(traced.ndim)]
-    readers = list(node.users)
     graph = node.graph
-    with graph.inserting_after(node):
+    with graph.inserting_before(node.next):
         moved = call(graph, aten.permute.default, node, outermost_first)
-    with graph.inserting_after(moved):
-        dense = call(graph, aten.contiguous.default, moved)
-    with graph.inserting_after(dense):
-        copy = call(graph, aten.permute.default, dense, back)
-    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user in readers)
+        copy = call(graph, aten.permute.default, call(graph, aten.contiguous.default, moved), back)
+    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not moved)

@@ -138,7 +138,7 @@ def _copied_input(node: fx.Node) -> fx.Node | None:
     same_kind = value(node).dtype == value(source).dtype and value(node).device == value(source).device
     if is_call(node, *casts) and same_kind:
         return source
-    if is_call(node, *shapes) and same_shape(shape(node), shape(source)):
+    if is_call(node, *shapes) and same_kind and same_shape(shape(node), shape(source)):
         return source
     return None
 

@@ -6,8 +6,10 @@ and lengths leave.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from torch import Tensor
 
 from . import softcap
 
@@ -17,8 +19,8 @@ class Composed:
     """An operator of the compiled graph: its schema, what it computes on any device, and its fake."""
 
     schema: str
-    kernel: Any
-    fake: Any
+    kernel: Callable[..., tuple[Tensor, Tensor]]
+    fake: Callable[..., tuple[Tensor, Tensor]]
 
 
 COMPOSED = {

@@ -58,10 +58,12 @@ def softcap_attention(
     computed in float32 for half precision. A row that sees no key gives 0.
 
     Raises:
-        ValueError: a layout other than BNSD, a softcap that isn't positive.
+        ValueError: a layout other than BNSD, a softcap that isn't positive, a sparse_mode but 0 to 4.
     """
     if input_layout != "BNSD":
         raise ValueError(f"input_layout: {input_layout!r} isn't BNSD, the one layout of softcap_attention")
+    if sparse_mode == 9:
+        raise ValueError("sparse_mode: softcap_attention has no tree masks, mode 9")
     if not softcap > 0:
         raise ValueError(f"softcap: {softcap} isn't positive")
     mask = mask_of(atten_mask, sparse_mode, pre_tokens, next_tokens, query.shape[2] == 1, rope=False)
@@ -96,12 +98,15 @@ def attend(
     softcap: float,
 ) -> tuple[Tensor, Tensor]:
     """As :func:`..cpu.attend.attend`, but for the cap and the log-sum-exp, which is (0,)."""
+    no_lse = q.new_empty(0, dtype=torch.float32)
+    if q.numel() == 0 or k.numel() == 0:
+        return nothing(q, v)[0], no_lse
     chunks = []
     for first in range(0, q.shape[2], ROW_CHUNK):
         rows = q[:, :, first : first + ROW_CHUNK]
         start, stop = band.shifted(first, 0).columns(rows.shape[2], k.shape[2])
         keys, values = k[:, :, start:stop], v[:, :, start:stop]
-        if rows.numel() == 0 or keys.numel() == 0:
+        if start == stop:
             chunks.append(nothing(rows, v)[0])
             continue
         scores = _capped(rows, keys, scale, softcap)
@@ -115,7 +120,7 @@ def attend(
         weights = torch.ops.aten._safe_softmax(scores, -1).to(v.dtype)
         chunks.append(_by_group(weights, values).view(*rows.shape[:3], -1))
     out = chunks[0] if len(chunks) == 1 else torch.cat(chunks, 2)
-    return out, q.new_empty(0, dtype=torch.float32)
+    return out, no_lse
 
 
 def _capped(q: Tensor, k: Tensor, scale: float, softcap: float) -> Tensor:
@@ -140,20 +145,15 @@ def _part(tensor: Tensor, first: int, rows: int, start: int, stop: int) -> Tenso
 
 def _hidden(lengths: Tensor, mask: Mask, q_len: int, kv_len: int) -> Tensor:
     """(B, 1, Lq or 1, Lkv) bool, True where a key is out of reach: beyond its request, or masked out."""
-    keys = torch.arange(kv_len, device=lengths.device)
     lengths = lengths.view(-1, 1, 1, 1)
+    keys = torch.arange(kv_len, device=lengths.device)
+    rows = torch.arange(q_len, device=lengths.device)[:, None]
     hidden = keys >= lengths
     if mask.whole is not None:
         hidden = hidden | mask.whole.to(torch.bool)
-    if q_len == 1:
-        return hidden
-    rows = torch.arange(q_len, device=lengths.device)[:, None]
-    diagonal = 0 if mask.sparse_mode in (0, 2) else lengths - q_len
-    if mask.sparse_mode in (2, 3):
-        return hidden | (keys > rows + diagonal)
-    if mask.sparse_mode == 4 or (mask.sparse_mode == 0 and mask.whole is not None):
-        if mask.next_tokens < UNLIMITED:
-            hidden = hidden | (keys > rows + diagonal + mask.next_tokens)
-        if mask.pre_tokens < UNLIMITED:
-            hidden = hidden | (keys < rows + diagonal - mask.pre_tokens)
+    band = mask.band(q_len, lengths)
+    if band.upper is not None:
+        hidden = hidden | (keys > rows + band.upper)
+    if band.lower is not None:
+        hidden = hidden | (keys < rows + band.lower)
     return hidden

@@ -10,6 +10,7 @@ tree of a speculative decode.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,8 +37,11 @@ class Mask:
     whole: Tensor | None = None
     tree: Tensor | None = None
 
-    def band(self, q_len: int, kv_len: int) -> Band:
-        """The keys that the mode leaves visible to a request of these lengths, the mask's values aside."""
+    def band(self, q_len: int, kv_len: Any) -> Band:
+        """The keys that the mode leaves visible to a request of these lengths, the mask's values aside.
+
+        ``kv_len`` is an int, or a tensor of them; then the limits are tensors.
+        """
         if self.sparse_mode == 2:
             return Band(upper=0)
         if self.sparse_mode == 3:

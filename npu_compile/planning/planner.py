@@ -12,10 +12,10 @@ from torch import fx
 from torch._dynamo.exc import TorchDynamoException
 
 from ..errors import AscendFiaError
+from ..kernels.composed import COMPOSED
 from ..kernels.graph_ops import OPERATORS
 from ..kernels.targets import Target
 from ..option_kinds import Choice
-from ..passes.lower.softcap import SOFTCAP
 from ..passes.site import SiteOutcome
 from ..passes.values import is_call
 from ..report import GraphReport, Report
@@ -185,7 +185,7 @@ def _calls(graph: fx.Graph) -> list[list[fx.Node]]:
     """The fused calls, a list for each site: its first call says where in the program the site is."""
     sites: list[list[fx.Node]] = []
     for node in graph.nodes:
-        if is_call(node, *(getattr(torch.ops.ascend_fia, name) for name in (*OPERATORS, SOFTCAP))):
+        if is_call(node, *(getattr(torch.ops.ascend_fia, name) for name in (*OPERATORS, *COMPOSED))):
             if "stack_trace" in node.meta or "nn_module_stack" in node.meta or not sites:
                 sites.append([])
             sites[-1].append(node)

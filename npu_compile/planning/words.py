@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..passes.lower.softcap import SOFTCAP
+from ..kernels.composed import COMPOSED
 from .cost import Cost
 from .result import Plan, SitePlan, StackPlan
 
@@ -52,8 +52,8 @@ def operator(site: SitePlan) -> str:
     outcome = site.site
     if outcome.op is None:
         return "left as it was"
-    if outcome.op == SOFTCAP:
-        return f"softcap_attention, sparse_mode {outcome.sparse_mode}"
+    if outcome.op in COMPOSED:
+        return f"{outcome.op}, sparse_mode {outcome.sparse_mode}"
     version = "v2" if outcome.op.endswith("_v2") else "v1"
     return f"FIA {version} {outcome.input_layout}, sparse_mode {outcome.sparse_mode}"
 

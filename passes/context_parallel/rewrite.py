@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from npu_compile.kernels.composed import COMPOSED
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.dead_code import remove_dead_code
 from npu_compile.passes.lower.legality import refusal
@@ -66,6 +67,10 @@ def rewrite(
     for site in outcomes:
         if not site.lowered:
             raise ContextParallelError(f"{site.module_path or site.name} is not a fused call: {site.reason}")
+        if site.op in COMPOSED:
+            raise ContextParallelError(
+                f"{site.module_path or site.name} is {site.op}, which is not split over ranks"
+            )
     graph = module.graph
     calls = [node for node in graph.nodes if node.target in OPERATORS]
     if not calls:

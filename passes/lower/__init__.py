@@ -71,18 +71,16 @@ def _lower_site(
         arguments = masks.arguments(site)
         with graph.inserting_before(site.output):
             form = None
-            if specialist is not None and site.sink is None and site.softcap is None:
+            if specialist is not None and site.plain_softmax:
                 site = specialist.refine(site)
                 form, notes = specialist.form(site, arguments)
                 site = replace(site, notes=(*site.notes, *notes))
             if form is None:
                 reads = (site.query, site.key, site.value)
                 operands = Operands(*(through(graph, read.node, read.views) for read in reads))
-                notes = ()
-                if site.softcap is None:
-                    form, notes = segmented_form(
-                        site, operands, arguments.meaning, masks.causal_mask, shared, target
-                    )
+                form, notes = segmented_form(
+                    site, operands, arguments.meaning, masks.causal_mask, shared, target
+                )
                 site = replace(site, notes=(*site.notes, *notes))
                 if form is not None:
                     arguments = replace(
@@ -102,10 +100,9 @@ def _one_call(
 ) -> CallForm:
     if site.softcap is not None:
         return softcap_form(site, operands, arguments)
-    forms = candidates(site, operands, arguments, target)
     if site.sink is not None:
-        forms = sink_candidates(site, operands, arguments, target, shared)
-    return first_legal(forms, target)
+        return first_legal(sink_candidates(site, operands, arguments, target, shared), target)
+    return first_legal(candidates(site, operands, arguments, target), target)
 
 
 def _with_mean_rows(operands: Operands, arguments: MaskArguments) -> Operands:

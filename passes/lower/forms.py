@@ -19,6 +19,7 @@ from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, Views
+from npu_compile.passes.specialise import seen_when_tracing
 from npu_compile.passes.values import HEADS_FIRST, aten, is_call, same, shape, value
 
 HEAD_DIM_STEP = 16
@@ -195,5 +196,5 @@ def _weight(fake: torch.Tensor) -> int:
     """Elements, with the size that was seen when tracing for each symbolic one."""
     total = 1
     for size in fake.shape:
-        total *= size if isinstance(size, int) else size.node.hint or 1
+        total *= seen_when_tracing(size)
     return total

@@ -20,7 +20,8 @@ from npu_compile.passes.mla.recognise import recognise_mla
 from npu_compile.passes.mla.site import MlaSite, NotAbsorbable
 from npu_compile.passes.mla.split import split
 from npu_compile.passes.recognise.assemble import Declined, Surroundings
-from npu_compile.passes.site import AttentionSite, Dim
+from npu_compile.passes.site import AttentionSite
+from npu_compile.passes.specialise import seen_when_tracing
 
 MOST_ABSORBED_QUERIES = 16
 """Query tokens per request that a device takes in the absorbed form (torch_npu docs)."""
@@ -110,8 +111,8 @@ class MlaLowering:
             return "expand", many
         scores = mla.attention.scores
         sizes = Sizes(
-            _typical(scores.query),
-            _typical(scores.key),
+            seen_when_tracing(scores.query),
+            seen_when_tracing(scores.key),
             scores.heads,
             mla.latent_dim,
             mla.nope_dim,
@@ -119,8 +120,3 @@ class MlaLowering:
             mla.value_up.width,
         )
         return cheaper(sizes), f"cost {sizes.absorbed:.2g} absorbed, {sizes.expanded:.2g} expanded"
-
-
-def _typical(dim: Dim) -> int:
-    """A size, for a symbolic one that which was seen when tracing."""
-    return dim if isinstance(dim, int) else int(dim.node.hint or 1)

@@ -106,7 +106,12 @@ def _alike(sites: list[AttentionSite], cat: fx.Node, found: Recognition) -> bool
         heads = (site.scores.heads, site.num_key_value_heads, site.head_dim, site.value_head_dim)
         if heads != (first.scores.heads, first.num_key_value_heads, first.head_dim, first.value_head_dim):
             return False
-        if site.scale != first.scale or site.masks or site.sink is not None or not same(site.scores.batch, 1):
+        if (
+            site.scale != first.scale
+            or site.masks
+            or not site.plain_softmax
+            or not same(site.scores.batch, 1)
+        ):
             return False
         reads = (site.query, site.key, site.value)
         if any(found.around.writes.between(read, cat) is not None for read in reads):

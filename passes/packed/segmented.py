@@ -35,7 +35,7 @@ def segmented_form(
     the same tokens, so that counting from the bottom right, as modes 3 and 4 do, is counting from the top
     left.
     """
-    if meaning is None or site.sink is not None or site.zero_if_empty:
+    if meaning is None or not site.plain_softmax or site.zero_if_empty:
         return None, ()
     if (mask := segmented(meaning, site.scores)) is None:
         return None, ()

@@ -98,7 +98,7 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
     batch, heads, q_len, head_dim = operand_shape(query)
     k_batch, kv_heads, k_len, key_dim = operand_shape(key)
     v_batch, _, v_len, value_dim = operand_shape(value_)
-    heads, kv_heads = _known("query heads", heads), _known("key heads", kv_heads)
+    heads, kv_heads = _known("number of query heads", heads), _known("number of key heads", kv_heads)
     head_dim, key_dim = _known("head dim", head_dim), _known("head dim of the keys", key_dim)
     value_dim = _known("value dim", value_dim)
     if (
@@ -148,7 +148,7 @@ def _known(name: str, size: Any) -> int:
     """A size that the operator takes as a number; where it is symbolic, under a guard that it stays."""
     found = specialised(size)
     if found is None:
-        raise Declined(f"the number of {name} is symbolic")
+        raise Declined(f"the {name} is symbolic")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import fx
@@ -35,15 +35,16 @@ _UNKNOWN_FILL = "masked scores get a value that is not known when compiling"
 class Step:
     """``node`` is made of ``scores`` by a scale, a mask, a view, or something that can't be fused.
 
-    ``moves``: by a reshape or a permutation.
-    ``floor``: scores below this number become it. ``caps``: by tanh.
-    ``sink``: (..., 1), a logit that joins each row as its
-    last key. ``beside``: nodes that read ``scores`` for nothing but this step.
+    ``moves``: by a reshape or a permutation. ``scale``: a node for a tensor, and for a symbolic number, by
+    which ``divides`` may divide. ``floor``: scores below this number become it. ``caps``: by tanh.
+    ``sink``: (..., 1), a logit that joins each row as its last key. ``beside``: nodes that read it for this
+    step alone.
     """
 
     scores: fx.Node
     moves: bool = False
     scale: float | fx.Node = 1.0
+    divides: bool = False
     mask: MaskTerm | None = None
     floor: float | None = None
     caps: bool = False
@@ -72,12 +73,16 @@ def steps_to(node: fx.Node) -> Iterator[Step]:
                 return
 
 
+def is_symbolic(node: Any) -> TypeGuard[fx.Node]:
+    """Whether ``node`` is a float that dynamo made an input of, as it does with dynamic=True."""
+    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.SymFloat)
+
+
 def constant(node: Any) -> float | None:
     """A number known when compiling: a Python number or a tensor filled with one."""
     if isinstance(node, (int, float)) and not isinstance(node, bool):
         return float(node)
-    if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.SymFloat):
-        # With dynamic=True dynamo makes inputs of the floats that a program reads, scales too.
+    if is_symbolic(node):
         return specialised(node.meta["val"])
     if is_tensor(node) and written_through(node):
         return None
@@ -112,6 +117,9 @@ def _scaled(node: fx.Node) -> Iterator[Step]:
     pairs = [(left, right)] if divides else [(left, right), (right, left)]
     for scores, factor in pairs:
         if not is_tensor(scores) or (divides and node.kwargs.get("rounding_mode")):
+            continue
+        if is_symbolic(factor) and same_shape(shape(scores), shape(node)):
+            yield Step(scores, scale=factor, divides=divides)
             continue
         number = constant(factor)
         if not same_shape(shape(scores), shape(node)):

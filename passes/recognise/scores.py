@@ -10,12 +10,15 @@ from torch import fx
 
 from npu_compile.passes.recognise.axes import Axes, Axis, Frame
 from npu_compile.passes.recognise.product import Product, match_product
-from npu_compile.passes.recognise.score_steps import Step, steps_to
+from npu_compile.passes.recognise.score_steps import Step, is_symbolic, steps_to
 from npu_compile.passes.recognise.where_from import operator_name
 from npu_compile.passes.site import MaskTerm, Operand
+from npu_compile.passes.specialise import specialised
 from npu_compile.passes.values import aten, operand, same, shape, value
 
 _MAX_STEPS = 24
+_AS_GOOD_AS_MASKED = -1000.0
+"""Scores below it have no weight beside a row's maximum, which is 0 once it is taken off."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Scores:
     """What goes into the softmax: a product, and what was done to it since, in program order.
 
     ``left``, ``right`` and ``frame``: the axes of the product's factors and of the scores as they are now.
+    ``shifted``: less something that a row has in common, which only the softmax takes no notice of.
     ``before_tanh``: the scale inside of a soft cap; ``scale`` is then what the tanh is multiplied by.
     """
 
@@ -45,6 +49,7 @@ class Scores:
     mask_dtype: torch.dtype | None = None
     sink: Beside | None = None
     before_tanh: float | None = None
+    shifted: bool = False
     obstacle: str | None = None
 
 
@@ -102,22 +107,34 @@ def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
         step.caps or (step.mask, step.floor, step.sink, step.scale) != (None, None, None, 1.0)
     ):
         return replace(done, obstacle="the scores are changed after a sink has joined them")
+    if step.beside:
+        return replace(done, shifted=True)
+    if done.shifted and (what := _not_relative(step)):
+        return _obstructed(done, f"the row maximum is taken off the scores before {what}")
     if step.sink is not None:
         return replace(done, sink=Beside(operand(step.sink, node), done.frame))
     if step.caps:
-        if done.masks or done.before_tanh is not None:
-            why = "after a mask was added" if done.masks else "twice"
-            return replace(done, obstacle=f"the scores are soft-capped (tanh) {why}")
+        if done.masks:
+            return _obstructed(done, "the scores are soft-capped (tanh) after a mask was added")
+        if done.before_tanh is not None:
+            return _obstructed(done, "the scores are soft-capped (tanh) twice")
         return replace(done, before_tanh=done.scale, scale=1.0)
     if step.floor is not None:
         return replace(done, masks=tuple(_raised(mask, step.floor) for mask in done.masks))
     if step.mask is not None:
         added = Beside(step.mask, done.frame)
         return replace(done, masks=(*done.masks, added), mask_dtype=value(node).dtype)
+    if is_symbolic(step.scale):
+        # Only here, where the scores are known to be a product: it adds a guard.
+        number = specialised(step.scale.meta["val"])
+        if not number:
+            return _obstructed(done, "the scale is not a number known when compiling")
+        step = replace(step, scale=1 / number if step.divides else number)
     if isinstance(step.scale, fx.Node):
-        if done.masks or done.before_tanh is not None:
-            what = "a mask was added" if done.masks else "they were soft-capped"
-            return replace(done, obstacle=f"the scores are scaled by a tensor after {what}")
+        if done.masks:
+            return _obstructed(done, "the scores are scaled by a tensor after a mask was added")
+        if done.before_tanh is not None:
+            return _obstructed(done, "the scores are scaled by a tensor after they were soft-capped")
         factor = Beside(operand(step.scale, node), done.frame)
         return replace(done, tensor_scales=(*done.tensor_scales, factor))
     if step.scale != 1.0 and done.masks:
@@ -126,6 +143,22 @@ def _then(done: Scores, step: Step, node: fx.Node) -> Scores:
         masks = tuple(_scaled(mask, step.scale, value(node).dtype) for mask in done.masks)
         return replace(done, masks=masks, scale=done.scale * step.scale)
     return replace(done, scale=done.scale * step.scale)
+
+
+def _not_relative(step: Step) -> str | None:
+    """What a step does that depends on more than the differences of a row's scores."""
+    if step.caps:
+        return "a soft cap"
+    if step.sink is not None:
+        return "a sink"
+    if step.mask is not None and step.mask.kind in ("keep", "drop") and step.mask.fill > _AS_GOOD_AS_MASKED:
+        return f"some of them become {step.mask.fill}"
+    return None
+
+
+def _obstructed(done: Scores, why: str) -> Scores:
+    """``done``, which can't be fused for the first reason that was met."""
+    return replace(done, obstacle=done.obstacle or why)
 
 
 def _term(mask: Beside) -> MaskTerm:

@@ -61,6 +61,20 @@ def test_another_head_dim_is_another_graph() -> None:
     assert lowered() == [True, True]
 
 
+def test_the_temperature_of_a_sampler_is_not_guarded() -> None:
+    """A softmax that is no attention: another temperature is no other graph."""
+
+    def sample(logits: Tensor, temperature: float) -> Tensor:
+        return torch.softmax(logits / temperature, -1)
+
+    counter = torch._dynamo.testing.CompileCounterWithBackend("ascend_fia")
+    compiled = torch.compile(sample, backend=counter, dynamic=True)
+    for step in range(5):
+        logits, temperature = random(2, 97, seed=step), 0.5 + step / 7
+        torch.testing.assert_close(compiled(logits, temperature), torch.softmax(logits / temperature, -1))
+    assert counter.frame_count == 1
+
+
 @pytest.mark.parametrize("dim", [1, 3])
 def test_what_the_user_has_marked_as_dynamic_stays_so(dim: int) -> None:
     inputs = qkv(9, 13)

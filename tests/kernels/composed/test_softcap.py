@@ -37,7 +37,7 @@ def oracle(
                 seen = [j for j in range(lengths[b]) if sees(b, row, j)]
                 if not seen:
                     continue
-                keys, values = k[b, n // 3, seen].double(), v[b, n // 3, seen].double()
+                keys, values = k[b, n // (N // KV), seen].double(), v[b, n // (N // KV), seen].double()
                 scores = CAP * torch.tanh(SCALE * keys @ q[b, n, row].double() / CAP)
                 if bias is not None:
                     scores = scores + bias[b, n, row, seen].double()
@@ -135,6 +135,7 @@ def test_half_precision_is_no_worse_than_the_plain_computation(dtype: torch.dtyp
         ({"softcap": 0.0}, "softcap: 0.0 isn't positive"),
         ({"input_layout": "TND"}, "input_layout: 'TND' isn't BNSD"),
         ({"sparse_mode": 7}, "sparse_mode: 7"),
+        ({"sparse_mode": 9}, "no tree masks"),
         ({"actual_seq_lengths_kv": torch.tensor([18])}, "actual_seq_lengths_kv: length 18"),
         ({"actual_seq_lengths_kv": torch.tensor([1, 2])}, "2 lengths for a batch of 3"),
     ],
@@ -143,6 +144,13 @@ def test_bad_input(changed: dict[str, Any], message: str) -> None:
     options = {"num_heads": N, "num_key_value_heads": KV, "scale": SCALE, "softcap": CAP, **changed}
     with pytest.raises(ValueError, match=message):
         ATTEND(*operands(9, 17), **options)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 17), (5, 0)])
+def test_nothing_to_do(queries: int, keys: int) -> None:
+    q, k, v = operands(queries, keys)
+    out, _ = ATTEND(q, k, v, num_heads=N, num_key_value_heads=KV, scale=SCALE, softcap=CAP)
+    assert out.shape == (B, N, queries, DV) and not out.any()
 
 
 def test_there_is_no_backward() -> None:

@@ -52,7 +52,7 @@ def main(given: Sequence[str] | None = None) -> None:
     end = time.monotonic() + 60 * asked.minutes
     types = asked.types.split(",") if asked.types else list(CONFIG_MAPPING)
     if not asked.page:
-        _prepare()
+        _prepare(asked.attention.split(","))
     if asked.cost:
         _print_cost(types, asked, lambda: time.monotonic() < end)
         return
@@ -64,14 +64,15 @@ def main(given: Sequence[str] | None = None) -> None:
         page.write(ledger)
 
 
-def _prepare() -> None:
+def _prepare(attentions: Sequence[str]) -> None:
     """What is done once, before processes are forked: imports, and those of a first compilation."""
     transformers.utils.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     import_models()
-    list(measure("llama", "sdpa", ("prefill",), False))
+    for attention in attentions:
+        list(measure("llama", attention, ("prefill",), False))
 
 
 def _run(tasks: Sequence[Task], ledger: Ledger, workers: int, goes_on: Callable[[], bool]) -> None:

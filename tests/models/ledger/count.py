@@ -2,7 +2,8 @@
 
 Every operator that runs is seen. An attention computation is
 
-* a fused operator of torch's own (``_scaled_dot_product_*``, ``_native_multi_head_attention``), or
+* a fused operator of torch's own (``_scaled_dot_product_*``, ``_native_multi_head_attention``,
+  ``flex_attention``), or
 * a softmax whose input comes from a product with a computed value on its right (a parameter there, as in a
   router or a classifier, makes it none; on its left it is a learned query) and whose result goes into
   another such product.
@@ -18,11 +19,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.weak import WeakIdKeyDictionary
 
-FUSED = ("_scaled_dot_product_", "_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+FUSED = (
+    "_scaled_dot_product_",
+    "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd",
+    "flex_attention",
+)
 PRODUCTS = ("aten::bmm", "aten::mm", "aten::baddbmm", "aten::addmm", "aten::addbmm")
 SOFTMAXES = ("aten::_softmax", "aten::_safe_softmax")
 VIEWS = (
@@ -96,6 +103,8 @@ class Count:
 class Counting(TorchDispatchMode):
     """Counts the attention computations of what runs inside of it, into ``count``."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.count = Count()
@@ -109,7 +118,7 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        name = func._schema.name
+        name = func.name() if isinstance(func, HigherOrderOperator) else func._schema.name
         read = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
         origin = self._of_result(name, [self._origin(value) for value in read])
         if origin != NOTHING:

@@ -93,7 +93,8 @@ def _measure(record: Record, built: Built, case: Case, baseline: bool) -> None:
             return built.model.forward(**inputs)
 
     try:
-        with torch.no_grad():
+        # transformers compiles flex_attention by itself.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             torch.manual_seed(0)
             expected = case(built, forward)
     except NotApplicable:

@@ -272,6 +272,13 @@ def test_an_attention_that_was_not_lowered_is_an_error():
         rewrite(module, ContextParallel("decode", GROUP), [left])
 
 
+def test_a_decomposition_is_not_split():
+    module = traced(decode_program(), *decode_inputs())
+    site = SiteOutcome("softmax", "softmax", "layers.3.self_attn", "model.py:7", op="softcap_attention")
+    with pytest.raises(ContextParallelError, match=r"layers.3.self_attn is softcap_attention, which is not"):
+        rewrite(module, ContextParallel("decode", GROUP), [site])
+
+
 def test_metadata_must_be_loaded_before_the_graph_is_compiled():
     module = traced(causal_program(), *causal_inputs())
     with pytest.raises(RuntimeError, match="before its metadata was loaded"):

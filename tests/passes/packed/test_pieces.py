@@ -96,6 +96,22 @@ def test_heads_first_results() -> None:
     assert len(calls(module)) == 1
 
 
+def test_soft_capped_pieces_keep_their_cap() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        parts = zip(*(torch.split(x, LENGTHS, dim=2) for x in (q, k, v)), strict=True)
+        return torch.cat([(torch.tanh(q @ k.mT) * 2.0).softmax(-1) @ v for q, k, v in parts], 2)
+
+    inputs = qkv(kv_heads=N)
+    out, module, outcomes = passed(attend, *inputs)
+    assert [outcome.op for outcome in outcomes] == ["softcap_attention"] * len(LENGTHS)
+    expected = [
+        torch.softmax(2 * torch.tanh(q.double() @ k.double().mT), -1) @ v.double()
+        for q, k, v in zip(*(torch.split(x, LENGTHS, dim=2) for x in inputs), strict=True)
+    ]
+    torch.testing.assert_close(out.double(), torch.cat(expected, 2), atol=1e-5, rtol=0)
+    assert not calls(module)
+
+
 def test_pieces_that_come_apart_are_put_together() -> None:
     """After a graph break the pieces are inputs of the graph; their lengths are symbols in the end."""
 

@@ -87,6 +87,12 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
         lambda q, k, v, s: torch.cat([q @ k.mT, q @ k.mT], -1).softmax(-1)[..., :K] @ v,
         "beside other scores",
     ),
+    "the maximum is taken off before the sink": (
+        lambda q, k, v, s: (
+            torch.cat([(x := q @ k.mT) - x.amax(-1, keepdim=True), column(s)], -1).softmax(-1)[..., :-1] @ v
+        ),
+        "taken off the scores before a sink",
+    ),
     "the maximum over queries": (
         lambda q, k, v, s: ((x := q @ k.mT) - x.amax(-2, keepdim=True)).softmax(-1) @ v,
         "also used by amax",

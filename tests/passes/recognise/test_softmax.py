@@ -161,10 +161,32 @@ def test_float32_product_of_half_operands_is_seen_through() -> None:
     assert site.query.node.op == "placeholder"
 
 
+def test_bits_read_as_another_dtype_are_other_numbers() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.view(torch.bfloat16) for x in (q, k, v))
+        return (q @ k.mT).softmax(-1) @ v
+
+    site = found(attend, *qkv(torch.float16))
+    assert [read.node.op for read in (site.query, site.key, site.value)] == ["call_function"] * 3
+
+
 REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
     "soft cap after a mask": (
         lambda q, k, v: (torch.tanh((q @ k.mT + torch.ones(Q, K).cumsum(0)) / 30) * 30).softmax(-1) @ v,
         "soft-capped (tanh) after a mask was added",
+    ),
+    "the maximum taken off before a soft cap": (
+        lambda q, k, v: torch.tanh((x := q @ k.mT) - x.amax(-1, keepdim=True)).softmax(-1) @ v,
+        "taken off the scores before a soft cap",
+    ),
+    "the maximum taken off before scores become a number": (
+        lambda q, k, v: (
+            ((x := q @ k.mT) - x.amax(-1, keepdim=True))
+            .masked_fill(torch.ones(Q, K).triu(1) > 0, -3.0)
+            .softmax(-1)
+            @ v
+        ),
+        "before some of them become -3.0",
     ),
     "two soft caps": (
         lambda q, k, v: torch.tanh(torch.tanh(q @ k.mT)).softmax(-1) @ v,
