@@ -76,6 +76,13 @@ def _with_image_tokens(count: int, token: int) -> torch.Tensor:
     return text
 
 
+def _llama4(config: Any) -> dict[str, Any]:
+    vision = config.vision_config
+    count = int((vision.image_size // vision.patch_size) ** 2 * vision.pixel_shuffle_ratio**2)
+    text = _with_image_tokens(count, config.image_token_id)
+    return {"input_ids": text, "pixel_values": _image(vision, BATCH)}
+
+
 def _pi0(config: Any) -> dict[str, Any]:
     vision = config.vlm_config.vision_config
     count = (vision.image_size // vision.patch_size) ** 2
@@ -115,6 +122,7 @@ IMAGES: dict[str, Call] = {
     "minicpm_ocr_vision": _targets,
     "minicpmv4_6_vision": _targets,
     "minicpmv4_7_vision": _targets,
+    "llama4": _llama4,
     "mllama_vision_model": _mllama_vision,
     "molmo2_adapter": _molmo2_adapter,
     "molmo2_vision": lambda config: {
