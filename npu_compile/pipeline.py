@@ -18,7 +18,7 @@ from .passes.context_parallel.config import ContextParallel
 from .passes.context_parallel.errors import ContextParallelError
 from .passes.context_parallel.rewrite import Rewritten, rewrite
 from .passes.flash_calls import translate_flash_calls
-from .passes.lower import lower
+from .passes.lower.sites import lower
 from .passes.mla.lower import DEFAULT as MLA_DEFAULT
 from .passes.mla.lower import MlaLowering
 from .passes.mla.options import MlaOptions

@@ -18,7 +18,7 @@ from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.recognise.assemble import Declined
-from npu_compile.passes.site import AttentionSite, Views
+from npu_compile.passes.site import AttentionSite, ScoreShape, Views
 from npu_compile.passes.specialise import seen_when_tracing
 from npu_compile.passes.values import HEADS_FIRST, aten, is_call, same, shape, value
 
@@ -91,6 +91,12 @@ def by_token(node: fx.Node) -> fx.Node:
     """(B, N, S, D) as (B * S, N, D), the packed layout, at the insertion point."""
     node = call(node.graph, aten.transpose.int, node, 1, 2)
     return call(node.graph, aten.reshape.default, node, [-1, *shape(node)[2:]])
+
+
+def from_tokens(scores: ScoreShape, width: int) -> Views:
+    """(B * Q, N, D) seen as (B, N, Q, D)."""
+    sizes = [scores.batch, scores.query, scores.heads, width]
+    return ((aten.view.default, (sizes,)), *HEADS_FIRST)
 
 
 def contiguous(node: fx.Node) -> fx.Node:

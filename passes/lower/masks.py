@@ -9,11 +9,10 @@ import torch
 from torch import fx
 
 from npu_compile.passes.causal_mask_node import causal_mask_node
-from npu_compile.passes.emit_node import call
+from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.mask.emit import MaskEmitter
 from npu_compile.passes.mask.meaning import MaskAnalyser, MaskMeaning, MaskNotExpressible
 from npu_compile.passes.mask.plan import Bound, MaskPlan, plan_mask
-from npu_compile.passes.mask.writer import Writer
 from npu_compile.passes.recognise.assemble import Declined
 from npu_compile.passes.site import AttentionSite, MaskTerm, Views
 from npu_compile.passes.values import Writes, aten, value
@@ -42,14 +41,12 @@ class MaskArguments:
 class MaskLowering:
     """Emits the mask arguments of a graph's sites; what layers share is emitted once."""
 
-    def __init__(self, module: fx.GraphModule, writes: Writes) -> None:
+    def __init__(self, module: fx.GraphModule, writes: Writes, shared: Shared) -> None:
         self._module = module
-        self._graph = module.graph
         self._analyser = MaskAnalyser(module.graph, writes)
         self._writes = writes
-        self._writer = Writer(module.graph, writes)
+        self._shared = shared
         self._emitters: dict[torch.device, MaskEmitter] = {}
-        self._shared: dict[object, fx.Node] = {}
 
     def arguments(self, site: AttentionSite) -> MaskArguments:
         """The arguments for ``site``; their nodes are in the graph afterwards.
@@ -76,7 +73,7 @@ class MaskLowering:
         if (bias := emitter.emit_bias(plan)) is not None:
             tensors["pse_shift"] = emitter.expand_bias(bias, site.scores)
         if (lengths := emitter.emit_lengths(plan)) is not None:
-            tensors["actual_seq_lengths_kv"] = self._on_host(lengths)
+            tensors["actual_seq_lengths_kv"] = self._shared.host_lengths(lengths)
         plain: dict[str, Any] = {"sparse_mode": plan.sparse_mode}
         if plan.sparse_mode == 4:
             plain |= {"pre_tokens": plan.pre_tokens, "next_tokens": plan.next_tokens}
@@ -94,13 +91,13 @@ class MaskLowering:
         node, views = mask.node, mask.views
         if any(write > node for write in self._writes.to(node)):
             raise MaskNotExpressible(f"the mask {node.name} is written to in place before it is read")
-        seen = self._once(("seen", node, str(views)), lambda: self._through(node, views))
+        seen = self._shared.once(("seen", node, str(views)), lambda: self._through(node, views))
         return replace(mask, node=seen, views=())
 
     def _through(self, node: fx.Node, views: Views) -> fx.Node:
         try:
             for target, arguments in views:
-                node = self._writer.call(target, node, *arguments)
+                node = self._shared.call(target, node, *arguments)
         except LookupError as error:
             raise Declined(str(error)) from error
         return node
@@ -115,25 +112,11 @@ class MaskLowering:
     def _either(self, a: fx.Node | None, b: fx.Node | None) -> fx.Node | None:
         if a is None or b is None:
             return a or b
-        return self._once(("either", a, b), lambda: self._after(max(a, b), aten.logical_or.default, a, b))
-
-    def _after(self, node: fx.Node, target: Any, *args: Any) -> fx.Node:
-        with self._graph.inserting_after(node):
-            return call(self._graph, target, *args)
+        return self._shared.once(("either", a, b), lambda: self._shared.call(aten.logical_or.default, a, b))
 
     def causal_mask(self, device: torch.device) -> fx.Node:
         """The 2048 x 2048 triangle that modes 2 to 4 take, one per device."""
-        return self._once(("causal", device), lambda: causal_mask_node(self._module, device))
-
-    def _on_host(self, lengths: fx.Node) -> fx.Node:
-        """The one copy of ``lengths`` to the host that all layers read."""
-        target = torch.ops.ascend_fia.host_lengths.default
-        return self._once(("host", lengths), lambda: self._after(lengths, target, lengths))
-
-    def _once(self, key: object, emit: Any) -> fx.Node:
-        if key not in self._shared:
-            self._shared[key] = emit()
-        return self._shared[key]
+        return self._shared.once(("causal", device), lambda: causal_mask_node(self._module, device))
 
 
 def _rows(emitter: MaskEmitter, plan: MaskPlan, site: AttentionSite) -> dict[str, Any]:

@@ -24,12 +24,13 @@ from npu_compile.passes.lower.forms import (
     by_token,
     candidates,
     contiguous,
+    from_tokens,
     through,
 )
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.lower.shared import Shared
-from npu_compile.passes.site import AttentionSite, Views
-from npu_compile.passes.values import HEADS_FIRST, aten, is_call, node_input, same, shape, value
+from npu_compile.passes.site import AttentionSite
+from npu_compile.passes.values import aten, is_call, node_input, same, shape, value
 
 
 def sink_candidates(
@@ -98,6 +99,4 @@ def _packed(
         **masks.plain,
         "sparse_mode": mode,
     }
-    sizes = [scores.batch, scores.query, scores.heads, site.value_head_dim]
-    to_bnsd: Views = ((aten.view.default, (sizes,)), *HEADS_FIRST)
-    return CallForm(FIA_V2, tensors, plain, to_bnsd)
+    return CallForm(FIA_V2, tensors, plain, from_tokens(scores, site.value_head_dim))

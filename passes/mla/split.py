@@ -9,7 +9,7 @@ from torch import fx
 
 from npu_compile.kernels.targets import Target
 from npu_compile.passes.emit_node import call
-from npu_compile.passes.lower.forms import FIA, CallForm, by_token, contiguous
+from npu_compile.passes.lower.forms import FIA, CallForm, by_token, contiguous, from_tokens
 from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.mla.emit import emit, queries
@@ -70,6 +70,5 @@ def _packed(
     packed["actual_seq_lengths"] = shared.cumulative_lengths(scores.batch, scores.query)
     packed["actual_seq_lengths_kv"] = shared.cumulative_lengths(scores.batch, scores.key)
     arguments = {**plain, "input_layout": "TND", **masks.plain, "sparse_mode": mode}
-    sizes = [shared.number(scores.batch), shared.number(scores.query), scores.heads, mla.value_up.width]
-    to_bnsd: Views = ((aten.view.default, (sizes,)), *HEADS_FIRST)
+    to_bnsd = from_tokens(scores, mla.value_up.width)
     return CallForm(FIA, {**packed, **masks.tensors}, arguments, to_bnsd, expanded_from=mla)

@@ -10,14 +10,14 @@ import torch
 from torch import fx
 
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.lower.forms import CallForm, Operands, by_token
+from npu_compile.passes.lower.forms import CallForm, Operands, by_token, from_tokens
 from npu_compile.passes.lower.legality import illegal
 from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.mask.meaning import MaskMeaning
 from npu_compile.passes.packed.call import packed_form
 from npu_compile.passes.packed.segments import Chunks, Numbered, Segments, segmented
-from npu_compile.passes.site import AttentionSite, ScoreShape, Views
-from npu_compile.passes.values import HEADS_FIRST, aten, same, value
+from npu_compile.passes.site import AttentionSite, ScoreShape
+from npu_compile.passes.values import aten, same, value
 
 
 def segmented_form(
@@ -50,8 +50,7 @@ def segmented_form(
         tensors["atten_mask"] = causal_mask(value(operands.query).device)
     if mask.window is not None:
         plain |= {"sparse_mode": 4, "pre_tokens": mask.window - 1, "next_tokens": 0}
-    sizes = [scores.batch, scores.query, scores.heads, site.value_head_dim]
-    to_bnsd: Views = (*form.to_bnsd, (aten.view.default, (sizes,)), *HEADS_FIRST)
+    to_bnsd = (*form.to_bnsd, *from_tokens(scores, site.value_head_dim))
     form = replace(form, tensors=tensors, plain=plain, to_bnsd=to_bnsd)
     reason = illegal(form, target)
     return (None, (f"segments are not packed: {reason}",)) if reason is not None else (form, ())

@@ -9,7 +9,7 @@ import torch
 
 from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.lower import lower
+from npu_compile.passes.lower.sites import lower
 from npu_compile.passes.recognise import recognise
 from npu_compile.passes.verify import verify
 from tests.passes.graphs import aten_graph, random

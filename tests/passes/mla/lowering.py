@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.lower import lower
+from npu_compile.passes.lower.sites import lower
 from npu_compile.passes.mla.lower import MlaLowering
 from npu_compile.passes.mla.options import MlaOptions
 from npu_compile.passes.recognise import recognise

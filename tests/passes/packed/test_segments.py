@@ -15,7 +15,7 @@ from torch import Tensor
 import npu_compile
 from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.lower import lower
+from npu_compile.passes.lower.sites import lower
 from npu_compile.passes.recognise import recognise
 from npu_compile.passes.site import SiteOutcome
 from npu_compile.passes.verify import verify

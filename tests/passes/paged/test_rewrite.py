@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.lower import lower
+from npu_compile.passes.lower.sites import lower
 from npu_compile.passes.paged.rewrite import read_in_place
 from npu_compile.passes.recognise import recognise
 from npu_compile.passes.verify import verify, writes_of

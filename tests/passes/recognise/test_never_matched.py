@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.lower import lower
+from npu_compile.passes.lower.sites import lower
 from npu_compile.passes.recognise import recognise
 from tests.passes.graphs import aten_graph, random, text
 
