@@ -62,6 +62,10 @@ class _Value:
     traced: Any
     now: Any
 
+    @property
+    def places(self) -> set[int]:
+        return _places(self.traced) | _places(self.now)
+
     def shares(self, result: _Value) -> bool:
         """Whether ``result`` is made of this value as before: a view of it, or a copy."""
         return _share(self.traced, result.traced) == _share(self.now, result.now)
@@ -86,11 +90,7 @@ def _changed_values(node: fx.Node, traced: torch.Tensor, written: set[int]) -> d
             return None
         for read in reader.all_input_nodes:
             before = changed.get(read)
-            if (
-                before is not None
-                and not before.shares(result)
-                and written & (_places(before.traced) | _places(result.traced))
-            ):
+            if before is not None and not before.shares(result) and written & (before.places | result.places):
                 return None
         if not _alike(result.now, result.traced):
             changed[reader] = result
@@ -101,7 +101,7 @@ def _changed_values(node: fx.Node, traced: torch.Tensor, written: set[int]) -> d
 def _can_be_told(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         return True
-    if not isinstance(node.target, OpOverload) or is_call(node, *_BY_PLACE):
+    if not isinstance(node.target, OpOverload) or "val" not in node.meta or is_call(node, *_BY_PLACE):
         return False
     return node.target.namespace in _KNOWN and not any(tag in node.target.tags for tag in _NOT_TOLD)
 

@@ -181,12 +181,22 @@ def mutations(graph: fx.Graph) -> Iterator[tuple[fx.Node, int]]:
 
 def written_through(node: fx.Node) -> bool:
     """Whether ``node``, or a view made of it, is written to after it was made."""
+    if any(_writes_to(user, node) for user in node.users):
+        return True
     # split, chunk and unbind return lists; their getitems are views too.
     pieces = [piece for user in node.users if not is_tensor(user) for piece in user.users]
     aliases = [one for one in (*node.users, *pieces) if is_tensor(one) and shares_storage(one, node)]
+    return any(written_through(alias) for alias in aliases)
+
+
+def _writes_to(user: fx.Node, node: fx.Node) -> bool:
+    """Whether the call ``user`` writes to its argument ``node``, whatever it returns."""
+    if not _is_mutable(user) or is_call(user, aten.detach_):
+        return False
     return any(
-        (_is_mutable(alias) and not is_call(alias, aten.detach_)) or written_through(alias)
-        for alias in aliases
+        given is node or (isinstance(given, (list, tuple)) and node in given)
+        for spec, given in given_arguments(user)
+        if spec.alias_info is not None and spec.alias_info.is_write
     )
 
 

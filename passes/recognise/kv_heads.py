@@ -23,6 +23,7 @@ from npu_compile.passes.values import (
     shape,
     shares_storage,
     swapped_dims,
+    written_through,
 )
 
 
@@ -46,6 +47,8 @@ def _fold(node: fx.Node, head_dim: int) -> tuple[fx.Node, int] | None:
     """(the node with its own heads, the dimension they are in), or None if nothing was repeated."""
     while (source := same_value_input(node)) is not None:
         node = source
+    if written_through(node):
+        return None
     if is_call(node, aten.transpose.int) and len(shape(node)) == 4:
         if swapped_dims(node) == {1, 2}:
             return _fold(node_input(node), 3 - head_dim)
@@ -66,6 +69,8 @@ def _fold_merged(node: fx.Node, head_dim: int) -> tuple[fx.Node, int] | None:
     while (source := same_value_input(wide)) is not None:
         wide = source
     if not is_call(wide, aten.expand, aten.broadcast_to, aten.repeat) or len(shape(wide)) != 5:
+        return None
+    if written_through(wide):
         return None
     narrow = node_input(wide)
     if not is_tensor(narrow) or len(shape(narrow)) != 5 or not same(shape(narrow)[head_dim + 1], 1):

@@ -21,7 +21,18 @@ from npu_compile.passes.recognise.probabilities import Weighted, weighted_by
 from npu_compile.passes.recognise.scores import Beside, Scores, scores_of
 from npu_compile.passes.recognise.zeroed import is_mask_of
 from npu_compile.passes.site import MaskTerm, Operand, Views
-from npu_compile.passes.values import argument, aten, is_call, node_input, seen_through, shape, value, viewed
+from npu_compile.passes.values import (
+    argument,
+    aten,
+    is_call,
+    node_input,
+    same,
+    seen_through,
+    shape,
+    value,
+    viewed,
+    written_through,
+)
 
 _SOFTMAXES = (aten.softmax.int, aten._softmax, aten._safe_softmax, aten.special_softmax)
 
@@ -43,6 +54,8 @@ def match_softmax(node: fx.Node) -> Parts:
         raise Declined(why_not_read(node))
     if scores.obstacle is not None:
         raise Declined(scores.obstacle)
+    if any(same(size, 0) for size in (*shape(scores.product.left), *shape(scores.product.right))):
+        raise Declined("there are no queries or no keys")
     scale, softcap = _scale_and_cap(scores)
     over = argument(node, 1, "dim") % len(shape(node))
     if scores.sink is not None and over != len(shape(node)) - 1:
@@ -148,6 +161,8 @@ def _precision_of_values(query: Operand, key: Operand, values: Operand) -> tuple
     def uncast(read: Operand) -> Operand:
         node = read.node
         if value(node).dtype == wanted or read.views or not is_call(node, aten.to, aten._to_copy):
+            return read
+        if written_through(node):
             return read
         source = node_input(node)
         return seen_through(Operand(source, node)) if value(source).dtype == wanted else read
