@@ -79,6 +79,31 @@ def test_decoding(family: str, captured: bool) -> None:
     assert_captured(backend, STEPS) if captured else assert_all_lowered()
 
 
+@pytest.mark.parametrize("captured", CAPTURE)
+def test_soft_capped_decoding(captured: bool) -> None:
+    """Gemma 2: a decomposition whose lengths stay on the device, so a replay has nothing to update.
+
+    As long as the window is not full its layer counts on the host, and no two steps are alike.
+    """
+    model = tiny_model("gemma2")
+    exact = decode(model, model, prompt_of(BATCH), STEPS)
+    model = model.to(torch.bfloat16)
+    plain = decode(model, model, prompt_of(BATCH), STEPS, forced=exact.tokens)
+    model = model.to("npu")
+    compiled, backend = compiled_on_npu(model, captured, fullgraph=True)
+    got = decode(model, compiled, prompt_of(BATCH), STEPS, forced=exact.tokens)
+    assert_as_good_as_plain_bfloat16(got.logits, plain.logits, exact.logits)
+    assert_tokens(got, plain)
+    if captured:
+        stats = [function.stats for function in backend.functions]
+        assert sum(s.warmups + s.replays + s.fallbacks.total() for s in stats) == STEPS
+        assert not any(s.updates for s in stats)
+        assert (stats[-1].captures, stats[-1].replays) == (1, 11)
+    else:
+        assert_all_lowered()
+        assert {site.op for site in last_report().sites} == {"softcap_attention"}
+
+
 @pytest.fixture(scope="module")
 def captured_llama() -> Iterator[tuple[PreTrainedModel, Any, Decoded]]:
     """A captured llama on the NPU, and what it gives in an ordinary schedule."""

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
@@ -39,7 +41,7 @@ _SIZES = {
 
 
 def tiny_model(family: str) -> PreTrainedModel:
-    """A random model with two layers; gemma3 alternates windows of 17 keys with full attention."""
+    """A random model with two layers; Gemma's alternate windows of 17 keys with full attention."""
     torch.manual_seed(7)
     if family == "llama":
         return LlamaForCausalLM(LlamaConfig(**_SIZES)).eval()
@@ -48,6 +50,15 @@ def tiny_model(family: str) -> PreTrainedModel:
     if family == "qwen3":
         return Qwen3ForCausalLM(Qwen3Config(**_SIZES)).eval()
     kinds = ["sliding_attention", "full_attention"]
+    if family == "gemma2":
+        capped = Gemma2Config(
+            **_SIZES,
+            sliding_window=17,
+            layer_types=kinds,
+            attn_logit_softcapping=0.5,
+            query_pre_attn_scalar=16,
+        )
+        return Gemma2ForCausalLM._from_config(capped, attn_implementation="eager").eval()
     return Gemma3ForCausalLM(Gemma3TextConfig(**_SIZES, sliding_window=17, layer_types=kinds)).eval()
 
 
