@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import fx
 
 
 def specialised(number: Any) -> Any:
@@ -18,6 +19,12 @@ def specialised(number: Any) -> Any:
     if not number.node.has_hint() or _is_marked(number):
         return None
     return int(number) if isinstance(number, torch.SymInt) else float(number)
+
+
+def given_number(argument: Any) -> float | None:
+    """The number that a call is given, as such or by a node; None for a tensor and for what isn't known."""
+    number = specialised(argument.meta.get("val") if isinstance(argument, fx.Node) else argument)
+    return float(number) if isinstance(number, int | float) else None
 
 
 def seen_when_tracing(size: int | torch.SymInt) -> int:

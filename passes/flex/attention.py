@@ -21,6 +21,7 @@ from npu_compile.passes.flex.scalar_program import NotScalar, Spread, returned
 from npu_compile.passes.flex.score_mod import NotFused, ScoreMod, read_score_mod
 from npu_compile.passes.flex.shared_calls import SharedCalls
 from npu_compile.passes.origin import copy_origin
+from npu_compile.passes.specialise import given_number
 from npu_compile.passes.strides import stands_for
 from npu_compile.passes.values import Writes, argument, aten, shape, value
 
@@ -71,13 +72,14 @@ def _read(module: fx.GraphModule, node: fx.Node) -> _Call:
     query, key, value_, score_mod, block_mask, scale, _, score_captured, mask_captured = args
     if any(argument(user, 1, "index") != 0 and user.users for user in node.users):
         raise NotFused("the log-sum-exp or the maximum of the scores is returned besides the attention")
-    if not isinstance(scale, (int, float)):
+    number = given_number(scale)
+    if number is None:
         raise NotFused("the scale is not a number known when compiling")
     mods = (module.get_submodule(str(mod.target)) for mod in (score_mod, block_mask[-1]))
     graphs = [mod.graph for mod in mods if isinstance(mod, fx.GraphModule)]
     if len(graphs) != 2:
         raise NotFused("score_mod or mask_mod is not traced")
-    return _Call(node, query, key, value_, graphs[0], graphs[1], float(scale), score_captured, mask_captured)
+    return _Call(node, query, key, value_, graphs[0], graphs[1], number, score_captured, mask_captured)
 
 
 def _write_out(found: _Call, shared: SharedCalls) -> None:

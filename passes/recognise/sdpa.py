@@ -8,7 +8,7 @@ from torch import fx
 from npu_compile.passes.recognise.assemble import Declined, Parts, batched, unbatched
 from npu_compile.passes.recognise.leading import Leading
 from npu_compile.passes.site import MaskTerm
-from npu_compile.passes.specialise import specialised
+from npu_compile.passes.specialise import given_number, specialised
 from npu_compile.passes.values import argument, aten, is_call, is_tensor, node_input, operand, shape, value
 
 
@@ -25,10 +25,9 @@ def match_sdpa(node: fx.Node) -> Parts:
     query, key, value_ = (node_input(node, position) for position in range(3))
     if argument(node, 4, "dropout_p", 0.0) != 0.0:
         raise Declined("dropout is active: the fused operator has no dropout")
-    scale = node.kwargs.get("scale")
+    given = node.kwargs.get("scale")
+    scale = _default_scale(query) if given is None else given_number(given)
     if scale is None:
-        scale = _default_scale(query)
-    if not isinstance(scale, (int, float)):
         raise Declined("the scale is not a number known when compiling")
     leading = Leading(query, key, value_) if len(shape(query)) > 4 else None
     masks: list[MaskTerm] = []
@@ -50,7 +49,7 @@ def match_sdpa(node: fx.Node) -> Parts:
         query=reads[0],
         key=reads[1],
         value=reads[2],
-        scale=float(scale),
+        scale=scale,
         masks=tuple(masks),
         softmax_dtype=torch.float32 if result.itemsize < 4 else result,
         # Without autocast, SDPA takes operands of one dtype and returns it.
