@@ -50,6 +50,6 @@ def row_indices(shared: Shared, places: fx.Node, batch: Dim, keys: Dim) -> fx.No
 def gathered(graph: fx.Graph, shared: Shared, node: fx.Node, indices: fx.Node, count: Dim) -> fx.Node:
     """(B, 1, count, D): rows of a (B, 1, K, D) tensor by their (B * count,) indices in (B * K, D)."""
     batch, width = shape(node)[0], shape(node)[3]
-    rows = call(graph, aten.reshape.default, node, [-1, width])
+    rows = call(graph, aten.flatten.using_ints, node, 0, 2)  # a reshape to -1 can't be of no width
     picked = call(graph, aten.index_select.default, rows, 0, indices)
     return call(graph, aten.view.default, picked, [shared.number(batch), 1, shared.number(count), width])
