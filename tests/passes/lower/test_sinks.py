@@ -7,15 +7,10 @@ import math
 
 import pytest
 import torch
-from torch import fx
 
-from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.lower.sites import lower
-from npu_compile.passes.recognise import recognise
-from npu_compile.passes.site import SiteOutcome
-from npu_compile.passes.verify import verify
 from tests.passes.graphs import aten_graph, random
+from tests.passes.lower.lowering import lowered
 
 B, N, KV, K, D = 2, 4, 2, 17, 64
 Tensor = torch.Tensor
@@ -55,16 +50,6 @@ def operands(queries: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, 
 
 
 SINKS = torch.tensor([-1.0, 0.5, 2.0, 4.0])
-
-
-def lowered(
-    function: object, *inputs: Tensor, target: Target = Target.CPU
-) -> tuple[fx.GraphModule, SiteOutcome]:
-    ensure_graph_ops()
-    module = aten_graph(function, *inputs)  # type: ignore[arg-type]
-    (outcome,) = lower(module, recognise(module.graph), target)
-    verify(module.graph)
-    return module, outcome
 
 
 def test_a_prompt_goes_packed_with_a_learnable_sink() -> None:

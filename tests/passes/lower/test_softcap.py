@@ -6,15 +6,10 @@ import math
 
 import pytest
 import torch
-from torch import fx
 
-from npu_compile.kernels.graph_ops import ensure_graph_ops
 from npu_compile.kernels.targets import Target
-from npu_compile.passes.lower.sites import lower
-from npu_compile.passes.recognise import recognise
-from npu_compile.passes.site import SiteOutcome
-from npu_compile.passes.verify import verify
-from tests.passes.graphs import aten_graph, random
+from tests.passes.graphs import random
+from tests.passes.lower.lowering import lowered
 
 B, N, KV, K, D = 2, 4, 2, 17, 54
 SCALE, CAP = 0.3, 5.0
@@ -56,16 +51,6 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 def operands(queries: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
     q, k, v = random(B, N, queries, D), random(B, KV, K, D, seed=1), random(B, KV, K, D, seed=2)
     return q.to(dtype), k.to(dtype), v.to(dtype)
-
-
-def lowered(
-    function: object, *inputs: Tensor, target: Target = Target.CPU
-) -> tuple[fx.GraphModule, SiteOutcome]:
-    ensure_graph_ops()
-    module = aten_graph(function, *inputs)  # type: ignore[arg-type]
-    (outcome,) = lower(module, recognise(module.graph), target)
-    verify(module.graph)
-    return module, outcome
 
 
 @pytest.mark.parametrize("target", [Target.CPU, Target.ASCEND910B])
