@@ -13,11 +13,9 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import torch
-from measure import peak_bytes
+from measure import compiled, peak_bytes
 from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
@@ -41,10 +39,6 @@ def build(layers: int) -> LlamaForCausalLM:
         max_position_embeddings=32768,
     )
     return LlamaForCausalLM(config).eval()
-
-
-def compiled(model: LlamaForCausalLM, backend: str) -> Callable[..., Any]:
-    return model.forward if backend == "eager" else torch.compile(model.forward, backend=backend)
 
 
 def filled_cache(model: LlamaForCausalLM, capacity: int) -> StaticCache:

@@ -1,14 +1,22 @@
-"""How the benchmarks measure time and memory."""
+"""What the benchmarks share: a forward by its backend, time, memory."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 Run = Callable[[], object]
+
+
+def compiled(model: Any, backend: str) -> Callable[..., Any]:
+    """``model``'s forward by ``backend``; "eager" is the plain one."""
+    forward: Callable[..., Any] = model.forward
+    return forward if backend == "eager" else torch.compile(forward, backend=backend)
 
 
 def medians(runs: Sequence[Run], rounds: int) -> list[float]:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from measure import medians, peak_bytes
+from measure import compiled, medians, peak_bytes
 from rich.console import Console
 from rich.table import Table
 from transformers import Gemma2Config, Gemma2ForCausalLM, StaticCache
@@ -45,11 +45,7 @@ def build() -> Gemma2ForCausalLM:
 
 def steps(model: Gemma2ForCausalLM, capacity: int) -> list[Callable[[], Any]]:
     """One token after LENGTH others, by each backend."""
-    return [partial(step, _forward(model, name), filled(model, capacity)) for name in BACKENDS]
-
-
-def _forward(model: Gemma2ForCausalLM, backend: str) -> Callable[..., Any]:
-    return model.forward if backend == "eager" else torch.compile(model.forward, backend=backend)
+    return [partial(step, compiled(model, name), filled(model, capacity)) for name in BACKENDS]
 
 
 def filled(model: Gemma2ForCausalLM, capacity: int) -> StaticCache:
@@ -70,7 +66,7 @@ def prefills(model: Gemma2ForCausalLM, tokens: int) -> list[Callable[[], Any]]:
         logits: torch.Tensor = forward(input_ids=_tokens(tokens), use_cache=False).logits
         return logits
 
-    return [partial(run, _forward(model, name)) for name in BACKENDS]
+    return [partial(run, compiled(model, name)) for name in BACKENDS]
 
 
 def _tokens(count: int) -> torch.Tensor:
