@@ -89,6 +89,8 @@ class AttentionSite:
     """Scaled scores s become softcap * tanh(s / softcap) before masks are added; None: not capped."""
     zero_if_empty: bool = False
     """Whether a row that the one mask leaves nothing of is 0, whatever its masked scores hold."""
+    nan_if_void: bool = False
+    """Whether a row of nothing but minus infinity is NaN in spite of a sink, which joins behind V."""
     softmax_dtype: Any = None
     """dtype in which the program computes the scores; finite mask fills are judged in it."""
     cache: Literal["none", "static", "dynamic"] = "none"

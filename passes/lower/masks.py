@@ -25,7 +25,8 @@ class MaskArguments:
     ``mean_rows``: bool, broadcasts to (B, 1, Q, 1), query rows whose result is the mean of V: the
     operator computes it if their query is 0. ``void_rows``: bool, broadcasts to (B, N, Q, 1), rows
     of nothing but -inf whose result is to be ``void``: NaN in a hand-written softmax, and SDPA's 0 where the
-    operator can't give it. None where there are no such rows.
+    operator can't give it. None where there are no such rows. ``nan_rows``: of these, those that are NaN
+    although a sink has made 0 of ``void_rows``.
     """
 
     tensors: dict[str, fx.Node]
@@ -36,6 +37,7 @@ class MaskArguments:
     mean_rows: fx.Node | None = None
     void_rows: fx.Node | None = None
     void: float = 0.0
+    nan_rows: fx.Node | None = None
 
 
 class MaskLowering:
@@ -78,6 +80,8 @@ class MaskLowering:
         if plan.sparse_mode == 4:
             plain |= {"pre_tokens": plan.pre_tokens, "next_tokens": plan.next_tokens}
         rows = self._zero_rows(emitter, plan) if zeros else _rows(emitter, plan, site)
+        if site.nan_if_void and (meaning.dropped == "inf" or meaning.at_run_time or meaning.by_head):
+            rows["nan_rows"] = emitter.emit_void_rows(plan)
         return MaskArguments(tensors, plain, plan.words, _lengths_in_words(plan), meaning, **rows)
 
     def _seen(self, mask: MaskTerm) -> MaskTerm:

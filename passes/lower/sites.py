@@ -124,6 +124,8 @@ def _replace(site: AttentionSite, form: CallForm, arguments: MaskArguments) -> N
         result = joined_by_sink(graph, fused, result, form.late_sink)
     if arguments.void_rows is not None:
         result = call(graph, aten.masked_fill.Scalar, result, arguments.void_rows, arguments.void)
+    if arguments.nan_rows is not None:
+        result = call(graph, aten.masked_fill.Scalar, result, arguments.nan_rows, float("nan"))
     result = through(graph, result, site.output_views)
     copy_origin(site.output, fused, result)
     stands_for(result, site.output)

@@ -36,6 +36,7 @@ class Parts:
     sink: Operand | None = None
     softcap: float | None = None
     zero_if_empty: bool = False
+    nan_if_void: bool = False
     autocast: torch.dtype | None = None
     """What autocast makes of the operands when the program runs; None where it does nothing."""
 
@@ -137,6 +138,7 @@ def assemble(parts: Parts, around: Surroundings) -> AttentionSite:
         sink=parts.sink,
         softcap=parts.softcap,
         zero_if_empty=parts.zero_if_empty,
+        nan_if_void=parts.nan_if_void,
         softmax_dtype=parts.softmax_dtype,
         cache=cache_kind(key, around.writes, around.inputs),
         module_path=module_path(parts.output),

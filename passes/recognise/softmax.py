@@ -16,6 +16,7 @@ from torch import fx
 from npu_compile.passes.recognise.arrange import Arrangement, arrange, frame_of
 from npu_compile.passes.recognise.assemble import Declined, Parts
 from npu_compile.passes.recognise.attention_like import why_not_read
+from npu_compile.passes.recognise.late_sink import LateSink, late_sink
 from npu_compile.passes.recognise.placing import placed, views_to
 from npu_compile.passes.recognise.probabilities import Weighted, weighted_by
 from npu_compile.passes.recognise.scores import Beside, Scores, scores_of
@@ -26,6 +27,7 @@ from npu_compile.passes.values import (
     aten,
     is_call,
     node_input,
+    operand,
     same,
     seen_through,
     shape,
@@ -49,27 +51,30 @@ def match_softmax(node: fx.Node) -> Parts:
     """
     if not is_call(node, *_SOFTMAXES):
         raise Declined("the product with V takes the logarithms of probabilities")
-    scores = scores_of(node.args[0], node)
+    late = late_sink(node.args[0])
+    scores = scores_of(node.args[0], node, *(() if late is None else (late.logsumexp,)))
     if scores is None:
         raise Declined(why_not_read(node))
     if scores.obstacle is not None:
         raise Declined(scores.obstacle)
     if any(same(size, 0) for size in (*shape(scores.product.left), *shape(scores.product.right))):
         raise Declined("there are no queries or no keys")
-    scale, softcap = _scale_and_cap(scores)
+    scale, softcap = _scale_and_cap(scores, has_sink=late is not None or scores.sink is not None)
     over = argument(node, 1, "dim") % len(shape(node))
     if scores.sink is not None and over != len(shape(node)) - 1:
         raise Declined("the sink is not put beside the keys")
     weighted = weighted_by(node, scores.axes, scores.frame, has_sink=scores.sink is not None)
     if any(not is_mask_of(zeroed, scores.masks, scores.axes) for zeroed in weighted.zeroed):
         raise Declined("the attention probabilities are set to 0 where the scores were not masked")
+    if late is not None:
+        scores = _with_late_sink(scores, late, weighted)
     found = arrange(scores, weighted, over)
     query, key, values = _operands(scores, weighted, found)
     autocast = _autocast(scores.product.node, scores.product.right)
     return Parts(
         # 0, as SDPA gives, and not NaN where a row has no key: what vmap makes of SDPA.
         form="sdpa" if is_call(node, aten._safe_softmax) else "softmax",
-        output=weighted.node,
+        output=weighted.node if late is None else late.output,
         output_views=_output_views(scores, weighted, found),
         query=query,
         key=key,
@@ -79,9 +84,24 @@ def match_softmax(node: fx.Node) -> Parts:
         masks=tuple(_mask(mask, scores, found) for mask in scores.masks),
         sink=None if scores.sink is None else _sink(scores.sink, scores, found),
         zero_if_empty=bool(weighted.zeroed),
+        nan_if_void=late is not None,
         softmax_dtype=scores.mask_dtype or value(node).dtype,
         autocast=autocast or _autocast(weighted.node, weighted.value),
     )
+
+
+def _with_late_sink(scores: Scores, late: LateSink, weighted: Weighted) -> Scores:
+    """``scores`` joined by the sink that the program puts in behind the product with V."""
+    if scores.sink is not None:
+        raise Declined("two sinks join the scores")
+    if scores.shifted:
+        raise Declined("the row maximum is taken off the scores before a sink")
+    rows = scores.frame[:-1]
+    same_rows = scores.axes.resolve(weighted.frame)[:-1] == scores.axes.resolve(rows)
+    if weighted.zeroed or late.product is not weighted.node or not same_rows:
+        raise Declined("the log-sum-exp of the scores scales something else than the product with V")
+    frame = (*rows, ()) if late.keepdim else rows
+    return replace(scores, sink=Beside(operand(late.sink, late.joined), frame))
 
 
 def _autocast(product: fx.Node, factor: fx.Node) -> torch.dtype | None:
@@ -90,11 +110,11 @@ def _autocast(product: fx.Node, factor: fx.Node) -> torch.dtype | None:
     return dtype if value(factor).dtype != dtype else None
 
 
-def _scale_and_cap(scores: Scores) -> tuple[float, float | None]:
+def _scale_and_cap(scores: Scores, has_sink: bool) -> tuple[float, float | None]:
     """The scale of the product, and what the tanh of the scores is multiplied by if there is one."""
     if scores.before_tanh is None:
         return scores.scale, None
-    if scores.sink is not None:
+    if has_sink:
         raise Declined("the scores are soft-capped (tanh) and joined by a sink")
     if scores.scale <= 0 or scores.before_tanh == 0:
         raise Declined("the scores are soft-capped (tanh) by a number that is not positive")

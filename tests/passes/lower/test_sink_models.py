@@ -1,4 +1,4 @@
-"""A tiny GPT-OSS, whose layers alternate between a window and full attention: sinks in every call."""
+"""Tiny models whose layers alternate between a window and full attention, with sinks in every call."""
 
 from __future__ import annotations
 
@@ -61,6 +61,48 @@ def test_gpt_oss(case: Case) -> None:
     with torch.no_grad():
         expected = case(GPT_OSS, plain, plain.forward)
         got = case(GPT_OSS, plain, torch.compile(plain.forward, backend="ascend_fia", fullgraph=True))
+    for one, wanted in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, wanted, atol=1e-4, rtol=0)
+        assert torch.equal(one.argmax(-1), wanted.argmax(-1))
+    report = npu_compile.last_report()
+    assert [site.reason for site in report.left] == []
+    assert len(report.sites) % 2 == 0 and report.sites
+
+
+def granite() -> Any:
+    config = hf.GraniteSWAConfig(
+        vocab_size=VOCABULARY,
+        pad_token_id=0,
+        hidden_size=64,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=5,
+        max_position_embeddings=128,
+        layer_types=["sliding_attention", "full_attention"],
+        initializer_range=0.1,
+    )
+    torch.manual_seed(0)
+    made = hf.GraniteSWAForCausalLM._from_config(config, attn_implementation="eager").eval()
+    for layer in made.model.layers:
+        layer.self_attn.sinks.data.copy_(torch.tensor([1.0, 2.0, 0.5, -1.0]))
+    return made
+
+
+GRANITE = Family("granite_swa", granite, dict, 2, "decoder")
+
+
+@pytest.mark.skipif(not hasattr(hf, "GraniteSWAConfig"), reason="not in this release of transformers")
+@pytest.mark.parametrize(
+    "case", [cases.left_padded, cases.static_decode, cases.chunked_prefill], ids=lambda case: case.__name__
+)
+def test_granite_whose_sinks_join_behind_v(case: Case) -> None:
+    torch._dynamo.reset()
+    plain = granite()
+    with torch.no_grad():
+        expected = case(GRANITE, plain, plain.forward)
+        got = case(GRANITE, plain, torch.compile(plain.forward, backend="ascend_fia", fullgraph=True))
     for one, wanted in zip(got, expected, strict=True):
         torch.testing.assert_close(one, wanted, atol=1e-4, rtol=0)
         assert torch.equal(one.argmax(-1), wanted.argmax(-1))

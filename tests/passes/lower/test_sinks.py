@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -32,6 +33,21 @@ def attend_causally(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
     return attend(q, k, v, mask, sinks)
 
 
+def attend_gated(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
+    """The way Granite writes it."""
+    k, v = (x[:, :, None].expand(B, KV, 2, *x.shape[2:]).reshape(B, N, *x.shape[2:]) for x in (k, v))
+    scores = (q @ k.transpose(2, 3)) * 0.125 + mask
+    gate = (torch.logsumexp(scores, dim=-1) - sinks.view(1, -1, 1)).to(torch.float32).sigmoid()
+    result = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v
+    return result * gate.unsqueeze(-1).to(result.dtype)
+
+
+def attend_gated_causally(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    rows = torch.arange(q.shape[2])
+    mask = torch.where(rows[:, None] >= rows, 0.0, torch.finfo(q.dtype).min).to(q.dtype)
+    return attend_gated(q, k, v, mask, sinks)
+
+
 def oracle(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
     q, k, v, mask, sinks = (x.double() for x in (q, k, v, mask, sinks))
     out = torch.empty(B, N, q.shape[2], D, dtype=torch.float64)
@@ -52,9 +68,10 @@ def operands(queries: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, 
 SINKS = torch.tensor([-1.0, 0.5, 2.0, 4.0])
 
 
-def test_a_prompt_goes_packed_with_a_learnable_sink() -> None:
+@pytest.mark.parametrize("spelling", [attend_causally, attend_gated_causally])
+def test_a_prompt_goes_packed_with_a_learnable_sink(spelling: Callable[..., Tensor]) -> None:
     inputs = operands(K)
-    module, outcome = lowered(attend_causally, *inputs, SINKS)
+    module, outcome = lowered(spelling, *inputs, SINKS)
     assert (outcome.op, outcome.input_layout) == ("npu_fused_infer_attention_score_v2", "TND")
     assert outcome.sparse_mode == 3
     mask = torch.full((K, K), -math.inf).triu(1)
@@ -86,6 +103,38 @@ def test_other_masks_have_the_sink_join_by_the_log_sum_exp(kind: str) -> None:
     assert any("log-sum-exp" in note for note in outcome.notes)
     got, wanted = module(*inputs, mask, SINKS).double(), oracle(*inputs, mask, SINKS)
     torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", masks())
+def test_a_sink_behind_v_leaves_nan_where_a_row_is_minus_infinity(kind: str) -> None:
+    """Elsewhere it is the same sink: a row of the smallest number is 0."""
+    inputs, mask = operands(5), masks()[kind]
+    module, outcome = lowered(attend_gated, *inputs, mask, SINKS)
+    assert outcome.op == "npu_fused_infer_attention_score"
+    void = (mask == -math.inf).all(-1, keepdim=True).expand(B, N, 5, 1)
+    wanted = oracle(*inputs, mask, SINKS).masked_fill(void, math.nan)
+    assert bool(void.any()) == (kind in ("-inf rows", "by head"))
+    got = module(*inputs, mask, SINKS).double()
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0, equal_nan=True)
+    eager = attend_gated(*inputs, mask, SINKS)
+    assert torch.equal(eager.isnan(), wanted.isnan())
+
+
+def test_bounds_that_leave_nothing_of_a_row_behind_v_give_nan() -> None:
+    def attend_first(q: Tensor, k: Tensor, v: Tensor, n: Tensor, sinks: Tensor) -> Tensor:
+        keep = torch.arange(K) < n.view(B, 1, 1, 1)
+        mask = torch.where(keep, 0.0, -math.inf)
+        return attend_gated(q, k, v, mask, sinks)
+
+    inputs, lengths = operands(5), torch.tensor([9, 0])
+    module, outcome = lowered(attend_first, *inputs, lengths, SINKS)
+    assert outcome.op is not None
+    mask = torch.full((B, 1, 1, K), -math.inf)
+    mask[0, ..., :9] = 0
+    wanted = oracle(*inputs, mask, SINKS)
+    wanted[1] = math.nan
+    got = module(*inputs, lengths, SINKS).double()
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0, equal_nan=True)
 
 
 def test_one_token() -> None:

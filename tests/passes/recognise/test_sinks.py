@@ -26,6 +26,17 @@ def joined(q: Tensor, k: Tensor, sinks: Tensor) -> Tensor:
     return torch.cat([(q @ k.mT) * 0.25, column(sinks)], dim=-1)
 
 
+def gated(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    """Granite's way: out * sigmoid(logsumexp - sink)."""
+    scores = (q @ k.mT) * 0.25
+    gate = (torch.logsumexp(scores, dim=-1) - sinks.view(1, -1, 1)).to(torch.float32).sigmoid()
+    return (scores.softmax(-1) @ v) * gate.unsqueeze(-1).to(v.dtype)
+
+
+def gate_of(scores: Tensor, sinks: Tensor) -> Tensor:
+    return (scores.logsumexp(-1, keepdim=True) - sinks.view(1, -1, 1, 1)).sigmoid()
+
+
 FOUND: dict[str, Callable[..., Tensor]] = {
     "plain": lambda q, k, v, s: joined(q, k, s).softmax(-1)[..., :-1] @ v,
     "minus the maximum": lambda q, k, v, s: (
@@ -36,6 +47,10 @@ FOUND: dict[str, Callable[..., Tensor]] = {
     ),
     "in float32": lambda q, k, v, s: (
         torch.softmax(joined(q, k, s).double(), -1, dtype=torch.float32)[..., 0:-1].to(v.dtype) @ v
+    ),
+    "behind V": gated,
+    "behind V, on its left, the last axis kept": lambda q, k, v, s: (
+        gate_of(x := (q @ k.mT) * 0.25, s) * (x.softmax(-1) @ v)
     ),
     "one for each row": lambda q, k, v, s: (
         torch.cat([(q @ k.mT) * 0.25, q[..., :1] * 2], -1).softmax(-1)[:, :, :, :K] @ v
@@ -92,6 +107,38 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
             torch.cat([(x := q @ k.mT) - x.amax(-1, keepdim=True), column(s)], -1).softmax(-1)[..., :-1] @ v
         ),
         "taken off the scores before a sink",
+    ),
+    "soft-capped and behind V": (
+        lambda q, k, v, s: gate_of(x := (q @ k.mT).tanh() * 30, s) * (x.softmax(-1) @ v),
+        "soft-capped (tanh) and joined by a sink",
+    ),
+    "two sinks, one behind V": (
+        lambda q, k, v, s: gate_of(x := joined(q, k, s), s) * (x.softmax(-1)[..., :-1] @ v),
+        "two sinks",
+    ),
+    "the maximum is taken off before a sink behind V": (
+        lambda q, k, v, s: gate_of(x := (y := q @ k.mT) - y.amax(-1, keepdim=True), s) * (x.softmax(-1) @ v),
+        "taken off the scores before a sink",
+    ),
+    "the gate scales something else": (
+        lambda q, k, v, s: gate_of(x := q @ k.mT, s) * q + x.softmax(-1) @ v,
+        "scales something else than the product with V",
+    ),
+    "the gate scales the result of other rows": (
+        lambda q, k, v, s: gate_of(x := q[:, :, :N] @ k.mT, s).transpose(1, 2) * (x.softmax(-1) @ v),
+        "also used by logsumexp",
+    ),
+    "the sum over queries": (
+        lambda q, k, v, s: (
+            (x := q @ k.mT).softmax(-1) @ v * (x.logsumexp(-2) - s.view(1, -1, 1)).sigmoid()[..., :1, None]
+        ),
+        "also used by logsumexp",
+    ),
+    "a second reader of the log-sum-exp": (
+        lambda q, k, v, s: (
+            ((x := q @ k.mT).softmax(-1) @ v) * ((y := x.logsumexp(-1, True)) - 1).sigmoid() * y
+        ),
+        "also used by logsumexp",
     ),
     "the maximum over queries": (
         lambda q, k, v, s: ((x := q @ k.mT) - x.amax(-2, keepdim=True)).softmax(-1) @ v,
