@@ -24,8 +24,13 @@ _PASSED_THROUGH = (
     aten.constant_pad_nd,
     aten.masked_fill,
     aten.masked_fill_,
+    aten.where,
+    aten.type_as,
+    aten.multiply,
+    aten.divide,
+    aten.subtract,
 )
-"""Operators that torch does not tag pointwise, but that leave most elements in their places."""
+"""Operators of which torch tags not all overloads pointwise, or that leave most elements in their places."""
 _MOST_NODES = 200
 """How many nodes are looked at on either side of a softmax."""
 

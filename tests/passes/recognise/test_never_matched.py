@@ -108,6 +108,18 @@ LISTED: dict[str, tuple[Callable[..., Any], str]] = {
         lambda q, k, v: (q @ k.mT / q.norm(dim=-1, keepdim=True)).softmax(-1) @ v,
         "multiplied or divided",
     ),
+    "a soft cap from data, under a mask": (
+        lambda q, k, v: (
+            torch.where(alibi(q) > -2, torch.tanh(scores(q, k) / k[0, 0, 0, 0]), -1e9).softmax(-1) @ v
+        ),
+        "multiplied or divided",
+    ),
+    "a scale and a mask by their long names": (
+        lambda q, k, v: (
+            torch.multiply(torch.subtract(q @ k.mT, alibi(q)), k.norm(dim=-1)[:, :, None]).softmax(-1) @ v
+        ),
+        "multiply, which is not understood",
+    ),
     "a mask multiplied": (
         lambda q, k, v: (scores(q, k) * torch.ones(S, S).tril()).softmax(-1) @ v,
         "multiplied or divided",
