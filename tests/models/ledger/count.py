@@ -10,11 +10,12 @@ Every operator that runs is seen. An attention computation is
 
 "Comes from" goes through everything but products, convolutions, normalisations, sorting and look-ups.
 Attention without a product or without a softmax (linear attention, state space layers, sigmoid scores,
-sums of element-wise products) isn't counted.
+sums of element-wise products) isn't counted. Which of those counted were of use is told by ``uses``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.weak import WeakIdKeyDictionary
+
+from tests.models.ledger.uses import Uses
 
 FUSED = (
     "_scaled_dot_product_",
@@ -101,13 +104,17 @@ class Count:
 
 
 class Counting(TorchDispatchMode):
-    """Counts the attention computations of what runs inside of it, into ``count``."""
+    """Counts the attention computations of what runs inside of it, into ``count``.
+
+    ``uses`` is told of every operator that runs; its names are the attention computations that it ends.
+    """
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, uses: Uses | None = None) -> None:
         super().__init__()
         self.count = Count()
+        self.uses = uses
         self._origins: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def _origin(self, value: torch.Tensor) -> Origin:
@@ -120,20 +127,25 @@ class Counting(TorchDispatchMode):
         result = func(*args, **kwargs)
         name = func.name() if isinstance(func, HigherOrderOperator) else func._schema.name
         read = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
-        origin = self._of_result(name, [self._origin(value) for value in read])
+        origin, computed = self._of_result(name, [self._origin(value) for value in read])
+        if self.uses is not None:
+            self.uses.ran(func, args, kwargs, result, computed)
         if origin != NOTHING:
             for value in tree_flatten(result)[0]:
                 if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                     self._origins[value] = origin
         return result
 
-    def _of_result(self, name: str, read: list[Origin]) -> Origin:
+    def _of_result(self, name: str, read: list[Origin]) -> tuple[Origin, Iterable[object]]:
+        """Where the result comes from, and which attention computations the operator ends."""
         if any(part in name for part in FUSED):
             self.count.fused += 1
-            return NOTHING
+            return NOTHING, [object()]
         if name in PRODUCTS:
             return self._product(read[-2:])
-        softmaxes = frozenset().union(*(origin.softmaxes for origin in read))
+        return self._carried(name, read), ()
+
+    def _carried(self, name: str, read: list[Origin]) -> Origin:
         if name in SOFTMAXES:
             if not read[0].score:
                 return NOTHING
@@ -141,13 +153,14 @@ class Counting(TorchDispatchMode):
             return Origin(softmaxes=frozenset(self.count.softmaxes[-1:]))
         if name in ENDS:
             return NOTHING
+        softmaxes = frozenset().union(*(origin.softmaxes for origin in read))
         weight = name in VIEWS and bool(read) and read[0].weight
         return Origin(weight, any(origin.score for origin in read), softmaxes)
 
-    def _product(self, factors: list[Origin]) -> Origin:
+    def _product(self, factors: list[Origin]) -> tuple[Origin, Iterable[object]]:
         if factors[-1].weight:
-            return NOTHING
-        probabilities = [softmax for factor in factors for softmax in factor.softmaxes]
+            return NOTHING, ()
+        probabilities = {softmax for factor in factors for softmax in factor.softmaxes}
         for softmax in probabilities:
             softmax.used = True
-        return NOTHING if probabilities else Origin(score=True)
+        return NOTHING if probabilities else Origin(score=True), probabilities

@@ -23,10 +23,11 @@ class Record:
 
     ``without``: cases that the model has no use for.
     ``counted`` attention computations in the plain run, ``fused`` of them through torch's own operator;
-    ``traced``: those in graphs of dynamo, each graph once; ``outside``: those of the run that were in no
-    graph; ``lowered``, ``left`` by reason and ``unlisted`` add up to ``traced``; ``surplus``: lowered, but
-    not counted. ``where``: the lines that what is left comes from. ``rows``: what was lowered to, by
-    operator, layout, sparse mode and mask.
+    ``traced``: those in graphs of dynamo, each graph once, but for ``unused`` ones, whose results reach
+    neither what a graph returns nor a tensor that it was given (dead code, which a compiler removes);
+    ``outside``: those of the run that were in no graph; ``lowered``, ``left`` by reason and ``unlisted`` add
+    up to ``traced``; ``surplus``: lowered, but not counted. ``where``: the lines that what is left comes
+    from. ``rows``: what was lowered to, by operator, layout, sparse mode and mask.
     ``graphs`` and ``eager_graphs``: of ours and of backend="eager".
     """
 
@@ -42,6 +43,7 @@ class Record:
     counted: int = 0
     fused: int = 0
     traced: int = 0
+    unused: int = 0
     outside: int = 0
     lowered: int = 0
     unlisted: int = 0

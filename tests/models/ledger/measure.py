@@ -17,6 +17,7 @@ from tests.models.ledger.build import UNSUPPORTED, Built, NotBuilt, build, sente
 from tests.models.ledger.cases import CASES, Case, NotApplicable, Outputs
 from tests.models.ledger.count import Counting
 from tests.models.ledger.data import Record
+from tests.models.ledger.uses import Uses
 
 TOLERANCE = 1e-4
 DOUBLE = 1e-10
@@ -24,9 +25,11 @@ DOUBLE = 1e-10
 
 @dataclass
 class Graph:
-    """One graph that dynamo handed over; ``counted`` is known once it has run."""
+    """One graph that dynamo handed over. Known once it has run: ``counted``, and ``used`` of these, on whose
+    results something outside of the graph depends."""
 
     counted: int = 0
+    used: int = 0
     runs: int = 0
     report: npu_compile.GraphReport | None = None
 
@@ -47,9 +50,11 @@ class Watched:
 
         def counted(*args: Any) -> Any:
             if not graph.runs:
-                with Counting() as counting:
-                    module.forward(*tree_map(_copy, args))
+                given, uses = tree_map(_copy, args), Uses()
+                with Counting(uses) as counting:
+                    returned = module.forward(*given)
                 graph.counted = counting.count.total
+                graph.used = len(uses.leading_to(returned))
             graph.runs += 1
             return run(*args)
 
@@ -191,9 +196,10 @@ def _tell(record: Record, ours: Watched) -> None:
         lowered = [site for site in sites if site.lowered]
         declined = [site for site in sites if not site.lowered]
         left = Counter(f"{site.form}: {without_names(site.reason or '')}" for site in declined)
-        record.traced += graph.counted
+        record.traced += graph.used
+        record.unused += graph.counted - graph.used
         record.lowered += len(lowered)
-        record.unlisted += max(0, graph.counted - len(sites))
+        record.unlisted += max(0, graph.used - len(sites))
         record.surplus += max(0, len(lowered) - graph.counted)
         for site in lowered:
             name = f"{site.op} {site.input_layout} sparse_mode={site.sparse_mode} {without_names(site.mask)}"
@@ -201,10 +207,10 @@ def _tell(record: Record, ours: Watched) -> None:
         record.where += [_place(site.source) for site in declined]
         for reason, count in left.items():
             record.left[reason] = record.left.get(reason, 0) + count
-        if graph.report and not sites and graph.counted:
+        if graph.report and not sites and graph.used:
             for note in graph.report.notes:
-                record.left[note] = record.left.get(note, 0) + graph.counted
-                record.unlisted -= graph.counted
+                record.left[note] = record.left.get(note, 0) + graph.used
+                record.unlisted -= graph.used
                 break
     record.where = sorted(set(record.where))
     record.outside = max(0, record.counted - sum(graph.counted * graph.runs for graph in ours.graphs))
