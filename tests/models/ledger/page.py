@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.models.ledger.data import ATTENTIONS, ORDER, Ledger, Record
+from tests.models.ledger.reasons import why
 
 PATH = Path(__file__).parents[3] / "docs" / "coverage.md"
 SHOWN_TYPES = 6
@@ -19,9 +20,10 @@ on the CPU in float32. `make ledger` measures what is missing (`make ledger ARGS
 
 *Counted* are the attention computations of the plain model's run, seen below the compiler by watching the
 operators that run: torch's own fused ones, and a softmax over a product with a computed value whose result
-goes into another. *Traced* are those in graphs that dynamo makes of it (each graph once),
-*lowered* those that became a fused operator of Ascend's, *unlisted* those that the report is silent about.
-*Outside* ran in no graph. An error is relative to an output's largest value, at least 1.
+goes into another. *Traced* are those in graphs that dynamo makes of it (each graph once, and without dead
+code: what reaches neither a graph's outputs nor its inputs), *lowered* those that became a fused operator of
+Ascend's, *unlisted* those that the report is silent about. *Outside* ran in no graph. An error is relative
+to an output's largest value, at least 1.
 
 The cases: `prefill` a forward; `padded` a batch whose first row is padded, on the left for decoders, on the
 right for others; `static_decode` and `dynamic_decode` two steps on a cache of each kind;
@@ -77,10 +79,13 @@ def _reasons(runs: Sequence[Record]) -> Iterable[str]:
         counts.update(run.left)
         for reason in run.left:
             types[reason].add(run.type)
-    yield "| attention computations | types | reason | such as |"
-    yield "|--:|--:|---|---|"
+    yield "Why a reason is true was read off the models: `model:line` is a line of transformers 5.24 in"
+    yield "`models/<model>/modeling_<model>.py`.\n"
+    yield "| attention computations | types | reason | such as | why |"
+    yield "|--:|--:|---|---|---|"
     for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        yield _row([count, len(types[reason]), reason, ", ".join(sorted(types[reason])[:SHOWN_TYPES])])
+        shown = ", ".join(sorted(types[reason])[:SHOWN_TYPES])
+        yield _row([count, len(types[reason]), reason, shown, "<br>".join(map(str, why(reason)))])
 
 
 def _faults(runs: Sequence[Record]) -> Iterable[str]:
