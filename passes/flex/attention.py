@@ -2,7 +2,8 @@
 
 The two agree in everything else: scores in float32, minus infinity where masked, 0 in rows that keep no
 key. Only ``mask_mod`` says what a ``BlockMask`` masks; its lists of blocks tell a kernel what it may
-skip, and torch's own computation on the CPU does not look at them.
+skip, and torch's own computation on the CPU does not look at them. Soft-capped scores, which SDPA does not
+have, are written out as products and a softmax (:mod:`soft_capped`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from npu_compile.passes.emit_node import call
 from npu_compile.passes.flex.scalar_program import NotScalar, Spread, returned
 from npu_compile.passes.flex.score_mod import NotFused, ScoreMod, read_score_mod
 from npu_compile.passes.flex.shared_calls import SharedCalls
+from npu_compile.passes.flex.soft_capped import soft_capped
 from npu_compile.passes.origin import copy_origin
 from npu_compile.passes.specialise import given_number
 from npu_compile.passes.strides import stands_for
@@ -85,19 +87,17 @@ def _read(module: fx.GraphModule, node: fx.Node) -> _Call:
 def _write_out(found: _Call, shared: SharedCalls) -> None:
     score_mod = read_score_mod(found.score_mod)
     graph = found.node.graph
+    operands, scale = (found.query, found.key, found.value), found.scale * score_mod.scale
     with graph.inserting_before(found.node):
         mask = _mask(found, score_mod, shared)
-        attention = call(
-            graph,
-            aten.scaled_dot_product_attention.default,
-            found.query,
-            found.key,
-            found.value,
-            mask,
-            scale=found.scale * score_mod.scale,
-            enable_gqa=shape(found.query)[1] != shape(found.key)[1],
-        )
-    copy_origin(found.node, attention)
+        if score_mod.softcap is not None:
+            made = soft_capped(graph, *operands, mask, scale, score_mod.softcap)
+        else:
+            grouped = shape(found.query)[1] != shape(found.key)[1]
+            sdpa = aten.scaled_dot_product_attention.default
+            made = (call(graph, sdpa, *operands, mask, scale=scale, enable_gqa=grouped),)
+    copy_origin(found.node, *made)
+    attention = made[-1]
     for user in list(found.node.users):
         if argument(user, 1, "index") == 0:
             stands_for(attention, user)

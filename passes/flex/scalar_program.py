@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from npu_compile.passes.constant import held_number, number_in
 from npu_compile.passes.values import aten, is_call, is_tensor, shape, value
 
 Emit = Callable[..., fx.Node]
@@ -118,14 +118,10 @@ class Spread:
         return fx.node.map_arg(argument, self.of)
 
     def _constant(self, node: fx.Node) -> fx.Node:
-        held = getattr(node.graph.owning_module, str(node.target), None)
-        if isinstance(held, FakeTensor):
-            held = held.constant
-        if not isinstance(held, torch.Tensor) or held.ndim:
+        held = held_number(node)
+        if held is None or held.ndim:
             raise NotScalar("it holds a tensor of its own")
-        with unset_fake_temporarily():
-            number = held.item()
-        return self._emit(aten.full.default, [1], number, dtype=held.dtype, device=held.device)
+        return self._emit(aten.full.default, [1], number_in(held), dtype=held.dtype, device=held.device)
 
     def _call(self, node: fx.Node) -> Any:
         target: Any = node.target

@@ -1,0 +1,70 @@
+"""Numbers that are known when compiling, however the program wrote them down."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+from npu_compile.passes.specialise import specialised
+from npu_compile.passes.values import aten, is_call, is_tensor, same_value_input, written_through
+
+_PASSED_ON = (
+    aten.to,
+    aten._to_copy,
+    aten.expand,
+    aten.clone,
+    aten.alias,
+    aten.detach,
+    aten.lift_fresh_copy,
+    aten.lift_fresh,
+    aten.scalar_tensor,
+)
+
+
+def is_symbolic(node: Any) -> TypeGuard[fx.Node]:
+    """Whether ``node`` is a float that dynamo made an input of, as it does with dynamic=True."""
+    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.SymFloat)
+
+
+def constant(given: Any) -> float | None:
+    """A number known when compiling: a Python number or a tensor filled with one; bools are none.
+
+    A symbolic float is fixed under a guard.
+    """
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return float(given)
+    if is_symbolic(given):
+        return specialised(given.meta["val"])
+    if is_tensor(given) and written_through(given):
+        return None
+    if is_call(given, *_PASSED_ON):
+        return constant(given.args[0])
+    if is_tensor(given) and (source := same_value_input(given)) is not None:
+        return constant(source)
+    if is_call(given, aten.full.default, aten.full_like.default, aten.new_full.default):
+        return constant(given.args[2 if is_call(given, aten.new_full) else 1])
+    if is_call(given, aten.zeros, aten.zeros_like, aten.new_zeros):
+        return 0.0
+    if is_call(given, aten.ones, aten.ones_like, aten.new_ones):
+        return 1.0
+    held = held_number(given)
+    return None if held is None else constant(number_in(held))
+
+
+def held_number(node: Any) -> torch.Tensor | None:
+    """The tensor of one element that a ``get_attr`` names: one that the program made while it was traced."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    held = getattr(node.graph.owning_module, str(node.target), None)
+    if isinstance(held, FakeTensor):
+        held = held.constant
+    return held if isinstance(held, torch.Tensor) and held.numel() == 1 else None
+
+
+def number_in(held: torch.Tensor) -> bool | int | float | complex:
+    """What a tensor of one element holds, also while values are fake."""
+    with unset_fake_temporarily():
+        return held.item()

@@ -1,0 +1,78 @@
+"""Numbers that are known when compiling, in the spellings that programs have for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from npu_compile.passes.constant import constant, held_number, number_in
+from npu_compile.passes.flex.scalar_program import returned
+from tests.passes.graphs import aten_graph, random
+
+X = random(3, 5)
+
+NUMBERS: dict[str, tuple[Callable[[Tensor], Any], float]] = {
+    "filled": (lambda x: torch.full((), 1.5), 1.5),
+    "filled like": (lambda x: torch.full_like(x, -2.5), -2.5),
+    "filled anew": (lambda x: x.new_full((5,), 0.25), 0.25),
+    "no dimensions": (lambda x: torch.ops.aten.scalar_tensor(7.0), 7.0),
+    "zeros": (lambda x: torch.zeros_like(x), 0.0),
+    "ones": (lambda x: x.new_ones(3, 5), 1.0),
+    "cast and copied": (lambda x: torch.full((1,), 1.5).clone().double().detach(), 1.5),
+    "expanded": (lambda x: torch.full((), 1.5).expand(3, 5), 1.5),
+    "written down": (lambda x: torch.tensor(-float("inf")), -float("inf")),
+    "an integer": (lambda x: torch.tensor([17]), 17.0),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name: str) -> None:
+    function, expected = NUMBERS[name]
+    assert constant(returned(aten_graph(function, X).graph)) == expected
+
+
+def _written(x: Tensor) -> Tensor:
+    made = torch.ones(5)
+    made[2:] = 0
+    return made
+
+
+UNKNOWN: dict[str, Callable[[Tensor], Any]] = {
+    "an input": lambda x: x,
+    "computed": lambda x: x.sum(),
+    "several": lambda x: torch.tensor([1.0, 2.0]),
+    "a bool": lambda x: torch.tensor(True),
+    "complex": lambda x: torch.tensor(1j),
+    "written to": _written,
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_no_numbers(name: str) -> None:
+    assert constant(returned(aten_graph(UNKNOWN[name], X).graph)) is None
+
+
+def test_python_numbers() -> None:
+    assert (constant(17), constant(0.5), constant(None), constant("a")) == (17.0, 0.5, None, None)
+    assert constant(True) is None, "a condition is no number of scores"
+
+
+def test_a_tensor_held_while_values_are_fake() -> None:
+    """As in the mods of flex_attention, whose constants are fake tensors that remember what they were."""
+    mode, module = FakeTensorMode(), torch.nn.Module()
+    with mode:
+        module.register_buffer("known", torch.tensor(0.5))
+        module.register_buffer("unknown", torch.empty(()))
+    graph = fx.Graph(module)
+    known, unknown = (graph.get_attr(name) for name in ("known", "unknown"))
+    assert isinstance(module.known, FakeTensor)
+    with mode:
+        assert (constant(known), constant(unknown)) == (0.5, None)
+        held = held_number(known)
+        assert held is not None and held.dtype == torch.float32 and number_in(held) == 0.5
+    assert held_number(unknown) is None and held_number(0.5) is None
