@@ -80,6 +80,17 @@ _ZEROED = (
 REASONS: dict[str, tuple[Because, ...]] = {
     "softmax: the attention probabilities are used more than once (for example, returned)": _SEVERAL_USES,
     "softmax: the attention probabilities are changed by masked_fill before they meet V": _ZEROED,
+    "softmax: the attention probabilities are set to 0 where one of several masks is": (
+        Because(
+            "Scores by relative positions are added before the mask; for all that the compiler knows they "
+            "mask, too, and the probabilities are set to 0 in the places of the mask alone.",
+            (
+                Line("sew_d", 738, "attention_scores + rel_att"),
+                Line("sew_d", 487, "input.masked_fill(rmask"),
+                Line("sew_d", 489, "output.masked_fill_(rmask, 0)"),
+            ),
+        ),
+    ),
     "softmax: the scores are also used by max": (
         Because(
             "The largest score of all rows, heads and samples is taken off, then they are clamped. The same "
