@@ -31,7 +31,8 @@ class FiaAttention:
     ``fia_kv`` says where keys and values are.
 
     What FIA can't do (dropout, float masks, a position bias, masks per head) goes to SDPA, with one log line
-    for each reason. Raises ValueError for ``softcap``, which neither can do.
+    for each reason. Raises ValueError for sinks that would go there, and for a ``softcap`` that would, that
+    meets sinks, or that is a continuous batch's; elsewhere ``ascend_fia::softcap_attention`` computes it.
     """
 
     def __init__(self) -> None:
@@ -52,10 +53,11 @@ class FiaAttention:
         s_aux: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        if softcap is not None:
-            raise ValueError(f"softcap={softcap}: FIA has no soft cap; use attn_implementation='eager'")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         view = kwargs.get(KEYWORD) or _from_cumulative(attention_mask, kwargs)
+        if softcap is not None and (view is not None or s_aux is not None):
+            what = "with sinks" if view is None else "of packed requests"
+            raise ValueError(f"softcap={softcap}: no soft cap {what}; use attn_implementation='eager'")
         if view is not None:
             out = self._attend_rows(module, query, key, value, view, scale, s_aux)
             if AFTER_KEYWORD in kwargs:
@@ -64,12 +66,12 @@ class FiaAttention:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         reason = unsupported(attention_mask, dropout, kwargs)
         if reason is not None:
-            self._leave_to_sdpa(module, reason, s_aux)
+            self._leave_to_sdpa(module, reason, s_aux, softcap)
             return sdpa_attention_forward(
                 module, query, key, value, attention_mask, dropout, scale, is_causal=causal, **kwargs
             )
         mask = self.mask(query.device)
-        return attend_dense(query, key, value, attention_mask, causal, scale, s_aux, mask), None
+        return attend_dense(query, key, value, attention_mask, causal, scale, s_aux, mask, softcap), None
 
     @torch.compiler.assume_constant_result
     def mask(self, device: torch.device) -> Tensor:
@@ -104,10 +106,13 @@ class FiaAttention:
         keys, values = key.squeeze(0).transpose(0, 1), value.squeeze(0).transpose(0, 1)
         return attend_packed(rows, keys, values, view, scale, sink, mask)
 
-    def _leave_to_sdpa(self, module: nn.Module, reason: str, sink: Tensor | None) -> None:
-        """Tell so once. Raises ValueError for sinks, which SDPA would drop."""
-        if sink is not None:
-            raise ValueError(f"{reason}, and SDPA has no sinks; use attn_implementation='eager'")
+    def _leave_to_sdpa(
+        self, module: nn.Module, reason: str, sink: Tensor | None, softcap: float | None
+    ) -> None:
+        """Tell so once. Raises ValueError for sinks and a soft cap, which SDPA would drop."""
+        if sink is not None or softcap is not None:
+            missing = "sinks" if softcap is None else "soft cap"
+            raise ValueError(f"{reason}, and SDPA has no {missing}; use attn_implementation='eager'")
         if reason not in self._told and not torch.compiler.is_compiling():
             self._told.add(reason)
             logger.warning("%s: left to SDPA: %s", type(module).__name__, reason)

@@ -126,10 +126,6 @@ class TestWhatFiaCannotDo:
         mask = kwargs.pop("attention_mask", None)
         return FiaAttention()(self.module, self.query, self.query, self.query, mask, **kwargs)[0]
 
-    def test_soft_cap(self) -> None:
-        with pytest.raises(ValueError, match=r"softcap=50\.0: FIA has no soft cap"):
-            self.attend(softcap=50.0)
-
     @pytest.mark.parametrize(
         ("kwargs", "reason"),
         [
