@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from torch import fx
 
-from npu_compile.passes.paged.axes import Axis, Dims, names, source_of, step
+from npu_compile.passes.axes import Axes, Dim, Frame, fresh, is_reshape, permutation_of
 from npu_compile.passes.paged.table_index import NotSlots, table_slots
-from npu_compile.passes.values import argument, aten, is_call, same, shape, value
+from npu_compile.passes.values import argument, aten, is_call, is_tensor, same, same_value_input, shape, value
 
 Form = Literal["BnBsH", "BnNBsD"]
 
@@ -43,7 +43,7 @@ def gathered(operand: fx.Node, layout: str) -> Gathered | None:
     node: fx.Node | None = operand
     while node is not None and not _is_gather(node):
         chain.append(node)
-        node = source_of(node)
+        node = _source(node)
     if node is None:
         return None
     cache, index, position = _gather_parts(node)
@@ -71,14 +71,28 @@ def _gather_parts(node: fx.Node) -> tuple[fx.Node, fx.Node, int]:
     return (first, second, 0) if is_call(node, aten.embedding.default) else (first, second[0], 0)
 
 
+def _source(node: fx.Node) -> fx.Node | None:
+    """The tensor that ``node`` is a view or a copy of, by an operator that keeps axes whole."""
+    if same_value_input(node) is None and not is_reshape(node) and permutation_of(node) is None:
+        return None
+    source = node.args[0]
+    return source if isinstance(source, fx.Node) and is_tensor(source) else None
+
+
 def _by_block(
     gather: fx.Node, cache: fx.Node, index: fx.Node, chain: list[fx.Node], layout: str
 ) -> Gathered | None:
     """``cache[table]``: the index names whole blocks."""
     if len(shape(index)) != 2 or len(shape(cache)) < 3:
         return None
-    axes = (*_axes(shape(index), "B", "C"), *_axes(shape(cache)[1:], "c1", "c2", "c3"))
-    form = _form(_after(chain, axes), layout, axes)
+    axes = Axes()
+    (batch, columns), (first, *others) = fresh(shape(index)), fresh(shape(cache)[1:])
+    frame = _after(chain, axes, (batch, columns, first, *others))
+    form: Form | None = None
+    if _is(axes, frame, layout, batch, (*columns, *first), (sum(others, ()),)):
+        form = "BnBsH"
+    elif len(others) == 2 and _is(axes, frame, layout, batch, (*columns, *others[0]), (first, others[1])):
+        form = "BnNBsD"
     if form is None:
         return None
     size = shape(cache)[1 if form == "BnBsH" else 2]
@@ -95,43 +109,36 @@ def _by_row(
         raise NotPaged(str(reason)) from None
     if not same(shape(cache)[0] % slots.block_size, 0):
         raise NotPaged(f"a cache of {shape(cache)[0]} rows isn't one of blocks of {slots.block_size}")
-    tokens = _axes((slots.batch, slots.tokens), "B", "S")
-    row = _axes(shape(cache)[1:], "c2", "c3")
-    start = tokens if len(shape(index)) == 2 else ((tokens[0][0], tokens[1][0]),)
-    form = _form(_after(chain, (*start, *row)), layout, (*tokens, *row))
-    if form is None:
+    axes = Axes()
+    (batch, tokens), row = fresh((slots.batch, slots.tokens)), fresh(shape(cache)[1:])
+    start = (batch, tokens) if len(shape(index)) == 2 else ((*batch, *tokens),)
+    frame = _after(chain, axes, (*start, *row))
+    if not _is(axes, frame, layout, batch, tokens, (sum(row, ()),)):
         return None
-    return Gathered(gather, cache, slots.table, slots.block_size, form, True, slots.tokens)
+    return Gathered(gather, cache, slots.table, slots.block_size, "BnBsH", True, slots.tokens)
 
 
-def _axes(sizes: tuple[Any, ...], *called: str) -> Dims:
-    return tuple((Axis(name, size),) for name, size in zip(called, sizes, strict=False))
-
-
-def _after(chain: list[fx.Node], dims: Dims | None) -> Dims | None:
+def _after(chain: list[fx.Node], axes: Axes, frame: Frame) -> Frame | None:
+    """The axes of the last of ``chain``, which is read from its end."""
     for node in reversed(chain):
-        dims = step(node, dims) if dims is not None else None
-    return dims
+        if same_value_input(node) is None:
+            after = axes.after(node, frame)
+            if after is None:
+                return None
+            frame = after
+    return frame
 
 
-def _form(dims: Dims | None, layout: str, axes: Dims) -> Form | None:
-    """The form of the cache's blocks, where ``dims`` are those of keys in ``layout``.
+def _is(axes: Axes, frame: Frame | None, layout: str, batch: Dim, tokens: Dim, rest: tuple[Dim, ...]) -> bool:
+    """Whether ``frame``, that of keys in ``layout``, is made of these axes.
 
-    ``axes``: B are requests, C a table's columns, S a request's tokens; c1, c2 and c3 are a block's.
+    ``rest``: heads and head dim, or the one axis that holds both, heads first.
     """
-    if dims is None or len(dims) != 4:
-        return None
-    order = names(dims)
-    batch, heads, tokens, width = order if layout == "BNSD" else (order[0], order[2], order[1], order[3])
-    real = {axis.name for (axis,) in axes if not same(axis.size, 1)}
-
-    def only(*wanted: str) -> tuple[str, ...]:
-        return tuple(name for name in wanted if name in real)
-
-    if batch != only("B"):
-        return None
-    if tokens in (only("C", "c1"), only("S")) and heads + width in (only("c2", "c3"), ("c2.0", "c2.1")):
-        return "BnBsH"
-    if tokens == only("C", "c2") and (heads, width) == (only("c1"), only("c3")):
-        return "BnNBsD"
-    return None
+    if frame is None or len(frame) != 4:
+        return False
+    order = ("B", "N", "S", "D") if layout == "BNSD" else ("B", "S", "N", "D")
+    found = dict(zip(order, axes.resolve(frame), strict=True))
+    wanted_batch, wanted_tokens, *wanted_rest = axes.resolve((batch, tokens, *rest))
+    heads, width = found["N"], found["D"]
+    split = [(*heads, *width)] if len(rest) == 1 else [heads, width]
+    return (found["B"], found["S"], split) == (wanted_batch, wanted_tokens, wanted_rest)

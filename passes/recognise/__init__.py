@@ -5,7 +5,7 @@
 * ``product``, ``einsum``: products of activations; ``scores``, ``score_steps``, ``row_maximum``: what happens
   between the first and the softmax; ``probabilities``, ``zeroed``: between the softmax and the second;
   ``late_sink``: a sink behind the second;
-* ``axes``, ``arrange``, ``placing``: which axis is batch, heads, queries or keys, and views to (B, N, S, D);
+* ``arrange``, ``placing``: which axis is batch, heads, queries or keys, and views to (B, N, S, D);
 * ``assemble``, ``kv_heads``, ``cache_kind``: from a matcher's parts to a checked site;
 * ``attention_like``: what no rule reads and is listed nevertheless; ``where_from``: its place in the program.
 """

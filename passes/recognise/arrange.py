@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npu_compile.passes.axes import Axis, Dim, Frame
 from npu_compile.passes.recognise.assemble import Declined
-from npu_compile.passes.recognise.axes import Axis, Dim, Frame
 from npu_compile.passes.recognise.placing import held_axes
 from npu_compile.passes.recognise.probabilities import Weighted
 from npu_compile.passes.recognise.scores import Beside, Scores

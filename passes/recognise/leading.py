@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import fx
 
+from npu_compile.passes.axes import Frame, fresh
 from npu_compile.passes.recognise.assemble import Declined
-from npu_compile.passes.recognise.axes import Frame, fresh
 from npu_compile.passes.recognise.placing import views_to
 from npu_compile.passes.site import Operand, Views
 from npu_compile.passes.values import aten, same, same_shape, shape, viewed

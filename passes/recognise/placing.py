@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from npu_compile.passes.recognise.axes import Axes, Axis, Dim, Frame, is_reshape, permutation_of
+from npu_compile.passes.axes import Axes, Axis, Dim, Frame, is_reshape, permutation_of
 from npu_compile.passes.site import Operand, Views
 from npu_compile.passes.values import HEADS_FIRST, aten, is_tensor, operand, seen_through, shares_storage
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
+from npu_compile.passes.axes import Axes, Axis, Dim, Frame
 from npu_compile.passes.recognise.assemble import Declined
-from npu_compile.passes.recognise.axes import Axes, Axis, Dim, Frame
 from npu_compile.passes.recognise.product import Product, match_product
 from npu_compile.passes.recognise.scores import Beside
 from npu_compile.passes.recognise.where_from import operator_name

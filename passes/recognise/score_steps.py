@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import torch
 from torch import fx
 
-from npu_compile.passes.recognise.axes import is_reshape, permutation_of
+from npu_compile.passes.axes import is_reshape, permutation_of
+from npu_compile.passes.constant import constant, is_symbolic
 from npu_compile.passes.recognise.row_maximum import row_maximum
 from npu_compile.passes.site import MaskTerm, Views
-from npu_compile.passes.specialise import specialised
 from npu_compile.passes.values import (
     argument,
     aten,
@@ -24,7 +24,6 @@ from npu_compile.passes.values import (
     same_value_input,
     shape,
     value,
-    written_through,
 )
 
 _BROADCAST = "the scores are broadcast to a larger shape"
@@ -71,44 +70,6 @@ def steps_to(node: fx.Node) -> Iterator[Step]:
             if is_call(node, *targets):
                 yield from steps(node)
                 return
-
-
-def is_symbolic(node: Any) -> TypeGuard[fx.Node]:
-    """Whether ``node`` is a float that dynamo made an input of, as it does with dynamic=True."""
-    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.SymFloat)
-
-
-def constant(node: Any) -> float | None:
-    """A number known when compiling: a Python number or a tensor filled with one."""
-    if isinstance(node, (int, float)) and not isinstance(node, bool):
-        return float(node)
-    if is_symbolic(node):
-        return specialised(node.meta["val"])
-    if is_tensor(node) and written_through(node):
-        return None
-    if is_tensor(node) and (source := same_value_input(node)) is not None:
-        return constant(source)
-    if is_call(node, aten.to, aten._to_copy, aten.expand):
-        return constant(node.args[0])
-    if is_call(node, aten.full.default, aten.full_like.default, aten.new_full.default):
-        return constant(node.args[1] if is_call(node, aten.full, aten.full_like) else node.args[2])
-    if is_call(node, aten.scalar_tensor.default):
-        return constant(node.args[0])
-    if is_call(node, aten.zeros, aten.zeros_like, aten.new_zeros):
-        return 0.0
-    if is_call(node, aten.ones, aten.ones_like, aten.new_ones):
-        return 1.0
-    return _attribute(node)
-
-
-def _attribute(node: Any) -> float | None:
-    """The value of a tensor constant of one element that the program made while it was traced."""
-    if not isinstance(node, fx.Node) or node.op != "get_attr":
-        return None
-    held = getattr(node.graph.owning_module, str(node.target), None)
-    if isinstance(held, torch.Tensor) and held.numel() == 1 and held.dtype.is_floating_point:
-        return float(held)
-    return None
 
 
 def _scaled(node: fx.Node) -> Iterator[Step]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from npu_compile.passes.recognise.axes import Axes, Axis, Frame
+from npu_compile.passes.axes import Axes, Axis, Frame
 from npu_compile.passes.recognise.product import Product, match_product
 from npu_compile.passes.recognise.score_steps import Step, is_symbolic, steps_to
 from npu_compile.passes.recognise.where_from import operator_name

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from npu_compile.passes.recognise.axes import Axes
-from npu_compile.passes.recognise.score_steps import constant
+from npu_compile.passes.axes import Axes
+from npu_compile.passes.constant import constant, held_number, number_in
 from npu_compile.passes.recognise.scores import Beside
 from npu_compile.passes.site import MaskTerm
 from npu_compile.passes.values import (
@@ -69,9 +67,7 @@ def same_computation(a: Any, b: Any, depth: int = _DEEPEST) -> bool:
 
 def _same_constant(a: fx.Node, b: fx.Node) -> bool:
     """Whether both are the one number that the program wrote down."""
-    held = [getattr(node.graph.owning_module, str(node.target), None) for node in (a, b)]
-    real = [one for one in held if isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor)]
-    if len(real) != 2 or any(one.numel() != 1 for one in real) or real[0].dtype != real[1].dtype:
+    one, other = held_number(a), held_number(b)
+    if one is None or other is None or one.dtype != other.dtype:
         return False
-    with unset_fake_temporarily():
-        return real[0].item() == real[1].item()
+    return number_in(one) == number_in(other)

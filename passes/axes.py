@@ -1,6 +1,6 @@
 """Which axis is which: the dimensions of tensors on the way through reshapes and permutations.
 
-Products name the axes of attention (batch, heads, queries, keys, ...). A dimension is the axes that were
+Whoever starts to trace makes the axes (batch, heads, queries, keys, ...). A dimension is the axes that were
 merged into it, outermost first; a dimension of size 1 has none.
 """
 
