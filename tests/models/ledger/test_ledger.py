@@ -86,6 +86,18 @@ def test_nothing_is_wrong() -> None:
     assert wrong == []
 
 
+def test_no_more_graphs_than_the_eager_backend() -> None:
+    compared = [record for record in LEDGER.records.values() if record.eager_graphs]
+    assert compared
+    assert [record.key for record in compared if record.graphs > record.eager_graphs] == []
+
+
+@pytest.mark.parametrize(("attention", "least"), [("sdpa", 0.97), ("eager", 0.95)])
+def test_nearly_all_that_is_traced_is_lowered(attention: str, least: float) -> None:
+    records = [record for record in LEDGER.records.values() if record.attention == attention]
+    assert sum(record.lowered for record in records) >= least * sum(record.traced for record in records)
+
+
 def test_counts_add_up() -> None:
     for record in LEDGER.records.values():
         left = sum(record.left.values())
