@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeGuard
 
 import torch
@@ -9,7 +10,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from npu_compile.passes.specialise import specialised
-from npu_compile.passes.values import aten, is_call, is_tensor, same_value_input, written_through
+from npu_compile.passes.values import aten, is_call, is_tensor, same_value_input, value, written_through
 
 _PASSED_ON = (
     aten.to,
@@ -22,6 +23,7 @@ _PASSED_ON = (
     aten.lift_fresh,
     aten.scalar_tensor,
 )
+_COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 
 
 def is_symbolic(node: Any) -> TypeGuard[fx.Node]:
@@ -40,18 +42,33 @@ def constant(given: Any) -> float | None:
         return specialised(given.meta["val"])
     if is_tensor(given) and written_through(given):
         return None
-    if is_call(given, *_PASSED_ON):
-        return constant(given.args[0])
-    if is_tensor(given) and (source := same_value_input(given)) is not None:
+    if (held := held_number(given)) is not None:
+        return constant(number_in(held))
+    number = _filled_with(given) if is_tensor(given) else None
+    return None if number is None else _as_held_in(value(given).dtype, number)
+
+
+def _filled_with(node: fx.Node) -> float | None:
+    """The number that each element of a tensor is made of."""
+    if is_call(node, *_PASSED_ON):
+        return constant(node.args[0])
+    if (source := same_value_input(node)) is not None:
         return constant(source)
-    if is_call(given, aten.full.default, aten.full_like.default, aten.new_full.default):
-        return constant(given.args[2 if is_call(given, aten.new_full) else 1])
-    if is_call(given, aten.zeros, aten.zeros_like, aten.new_zeros):
+    if is_call(node, aten.full.default, aten.full_like.default, aten.new_full.default):
+        return constant(node.args[2 if is_call(node, aten.new_full) else 1])
+    if is_call(node, aten.zeros, aten.zeros_like, aten.new_zeros):
         return 0.0
-    if is_call(given, aten.ones, aten.ones_like, aten.new_ones):
+    if is_call(node, aten.ones, aten.ones_like, aten.new_ones):
         return 1.0
-    held = held_number(given)
-    return None if held is None else constant(number_in(held))
+    return None
+
+
+def _as_held_in(dtype: torch.dtype, number: float) -> float | None:
+    """``number`` as a tensor rounds it: 0.1 is another number in bfloat16, and 0.5 is 0 among integers."""
+    if dtype in (torch.bool, *_COMPLEX) or not (dtype.is_floating_point or math.isfinite(number)):
+        return None
+    with unset_fake_temporarily():
+        return float(torch.tensor(number, dtype=torch.float64).to(dtype).item())
 
 
 def held_number(node: Any) -> torch.Tensor | None:

@@ -26,6 +26,10 @@ NUMBERS: dict[str, tuple[Callable[[Tensor], Any], float]] = {
     "cast and copied": (lambda x: torch.full((1,), 1.5).clone().double().detach(), 1.5),
     "expanded": (lambda x: torch.full((), 1.5).expand(3, 5), 1.5),
     "written down": (lambda x: torch.tensor(-float("inf")), -float("inf")),
+    "rounded by bfloat16": (lambda x: torch.full((), 0.1, dtype=torch.bfloat16), 0.10009765625),
+    "rounded by a cast": (lambda x: torch.full((), 0.1).double().half(), 0.0999755859375),
+    "too large for half": (lambda x: torch.full((), -1e9).half(), -float("inf")),
+    "cut off by a cast": (lambda x: torch.full((3,), 2.75).long(), 2.0),
     "an integer": (lambda x: torch.tensor([17]), 17.0),
 }
 
@@ -46,6 +50,8 @@ UNKNOWN: dict[str, Callable[[Tensor], Any]] = {
     "an input": lambda x: x,
     "computed": lambda x: x.sum(),
     "several": lambda x: torch.tensor([1.0, 2.0]),
+    "minus infinity among integers": lambda x: torch.full((), -float("inf")).long(),
+    "bools": lambda x: torch.ones(3, dtype=torch.bool),
     "a bool": lambda x: torch.tensor(True),
     "complex": lambda x: torch.tensor(1j),
     "written to": _written,
