@@ -12,17 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from npu_compile.passes.specialise import specialised
 from npu_compile.passes.values import aten, is_call, is_tensor, same_value_input, value, written_through
 
-_PASSED_ON = (
-    aten.to,
-    aten._to_copy,
-    aten.expand,
-    aten.clone,
-    aten.alias,
-    aten.detach,
-    aten.lift_fresh_copy,
-    aten.lift_fresh,
-    aten.scalar_tensor,
-)
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 
 
@@ -42,15 +31,15 @@ def constant(given: Any) -> float | None:
         return specialised(given.meta["val"])
     if is_tensor(given) and written_through(given):
         return None
-    if (held := held_number(given)) is not None:
-        return constant(number_in(held))
+    if (held := number_in(written_down(given))) is not None:
+        return constant(held)
     number = _filled_with(given) if is_tensor(given) else None
     return None if number is None else _as_held_in(value(given).dtype, number)
 
 
 def _filled_with(node: fx.Node) -> float | None:
     """The number that each element of a tensor is made of."""
-    if is_call(node, *_PASSED_ON):
+    if is_call(node, aten.to, aten._to_copy, aten.expand, aten.scalar_tensor):
         return constant(node.args[0])
     if (source := same_value_input(node)) is not None:
         return constant(source)
@@ -71,17 +60,23 @@ def _as_held_in(dtype: torch.dtype, number: float) -> float | None:
         return float(torch.tensor(number, dtype=torch.float64).to(dtype).item())
 
 
-def held_number(node: Any) -> torch.Tensor | None:
-    """The tensor of one element that a ``get_attr`` names: one that the program made while it was traced."""
+def written_down(node: Any) -> torch.Tensor | None:
+    """The tensor that a ``get_attr`` names, if the program wrote it down as numbers.
+
+    Tracing marks those with ``lift_fresh``; no other tensor of a graph may be read, for it can change.
+    """
     if not isinstance(node, fx.Node) or node.op != "get_attr":
         return None
     held = getattr(node.graph.owning_module, str(node.target), None)
     if isinstance(held, FakeTensor):
         held = held.constant
-    return held if isinstance(held, torch.Tensor) and held.numel() == 1 else None
+    lifted = all(is_call(user, aten.lift_fresh_copy, aten.lift_fresh) for user in node.users)
+    return held if lifted and isinstance(held, torch.Tensor) and not held.is_meta else None
 
 
-def number_in(held: torch.Tensor) -> bool | int | float | complex:
-    """What a tensor of one element holds, also while values are fake."""
+def number_in(held: torch.Tensor | None) -> bool | int | float | complex | None:
+    """What a tensor of one element holds, also while values are fake; None for other tensors."""
+    if held is None or held.numel() != 1:
+        return None
     with unset_fake_temporarily():
         return held.item()

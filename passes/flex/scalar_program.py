@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from npu_compile.passes.constant import held_number, number_in
+from npu_compile.passes.constant import number_in, written_down
 from npu_compile.passes.values import aten, is_call, is_tensor, shape, value
 
 Emit = Callable[..., fx.Node]
@@ -118,7 +118,7 @@ class Spread:
         return fx.node.map_arg(argument, self.of)
 
     def _constant(self, node: fx.Node) -> fx.Node:
-        held = held_number(node)
+        held = written_down(node)
         if held is None or held.ndim:
             raise NotScalar("it holds a tensor of its own")
         return self._emit(aten.full.default, [1], number_in(held), dtype=held.dtype, device=held.device)

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from npu_compile.passes.constant import number_in, written_down
 from npu_compile.passes.mask.formula import FALSE, TRUE, Element
 from npu_compile.passes.mask.linear import Dim, Held, Linear, size
 from npu_compile.passes.mask.prover import Prover, Shape
 from npu_compile.passes.mask.values import Choice, Number, Sum, Truth, Unknown, Value, choice, typed
 from npu_compile.passes.site import Operand
-from npu_compile.passes.values import Writes, aten, is_call, is_tensor, shape, value
+from npu_compile.passes.values import Writes, is_tensor, shape, value
 
 Rule = Callable[["Interpreter", fx.Node], Value]
 
@@ -146,18 +146,10 @@ def scalar(argument: Any) -> Value:
 
 
 def _constant(interpreter: Interpreter, node: fx.Node) -> Value:
-    """A one-element tensor that the program made from a Python number while it was traced.
-
-    Tracing marks those with ``lift_fresh``; no other tensor of a graph may be read, for it can change.
-    """
-    held = getattr(interpreter.graph.owning_module, str(node.target), None)
-    lifted = all(is_call(user, aten.lift_fresh_copy, aten.lift_fresh) for user in node.users)
-    if not lifted or not isinstance(held, torch.Tensor) or held.numel() != 1:
+    """A one-element tensor that the program made from a Python number while it was traced."""
+    number = number_in(written_down(node))
+    if number is None or isinstance(number, complex):
         raise Unknown
-    if isinstance(held, FakeTensor) or held.device.type == "meta":
-        raise Unknown
-    with unset_fake_temporarily():
-        number = held.item()
     if isinstance(number, bool):
         return Truth(TRUE if number else FALSE)
     return Number(Linear(number)) if isinstance(number, int) else Choice.const(number)

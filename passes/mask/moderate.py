@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from npu_compile.passes.constant import written_down
 from npu_compile.passes.values import aten, is_call, is_tensor, value, written_through
 
 LARGE = 1e10
@@ -47,10 +48,8 @@ def is_moderate(node: fx.Node, depth: int = 40) -> bool:
 
 
 def _is_moderate_constant(node: fx.Node) -> bool:
-    """A tensor that the program wrote down as numbers; it can't change (``lift_fresh``)."""
-    held = getattr(node.graph.owning_module, str(node.target), None)
-    written = all(is_call(user, aten.lift_fresh_copy, aten.lift_fresh) for user in node.users)
-    if not written or not isinstance(held, torch.Tensor) or isinstance(held, FakeTensor) or held.is_meta:
+    held = written_down(node)
+    if held is None:
         return False
     with unset_fake_temporarily():
         return bool((held.abs() < LARGE).all())

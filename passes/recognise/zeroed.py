@@ -8,7 +8,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from npu_compile.passes.axes import Axes
-from npu_compile.passes.constant import constant, held_number, number_in
+from npu_compile.passes.constant import constant, number_in, written_down
 from npu_compile.passes.recognise.scores import Beside
 from npu_compile.passes.site import MaskTerm
 from npu_compile.passes.values import (
@@ -18,6 +18,7 @@ from npu_compile.passes.values import (
     node_input,
     same_value_input,
     shape,
+    value,
     written_through,
 )
 
@@ -67,7 +68,5 @@ def same_computation(a: Any, b: Any, depth: int = _DEEPEST) -> bool:
 
 def _same_constant(a: fx.Node, b: fx.Node) -> bool:
     """Whether both are the one number that the program wrote down."""
-    one, other = held_number(a), held_number(b)
-    if one is None or other is None or one.dtype != other.dtype:
-        return False
-    return number_in(one) == number_in(other)
+    number = number_in(written_down(a))
+    return number is not None and number == number_in(written_down(b)) and value(a).dtype == value(b).dtype

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from npu_compile.passes.constant import constant, held_number, number_in
+from npu_compile.passes.constant import constant, number_in, written_down
 from npu_compile.passes.flex.scalar_program import returned
 from tests.passes.graphs import aten_graph, random
 
@@ -79,6 +79,14 @@ def test_a_tensor_held_while_values_are_fake() -> None:
     assert isinstance(module.known, FakeTensor)
     with mode:
         assert (constant(known), constant(unknown)) == (0.5, None)
-        held = held_number(known)
-        assert held is not None and held.dtype == torch.float32 and number_in(held) == 0.5
-    assert held_number(unknown) is None and held_number(0.5) is None
+        assert number_in(written_down(known)) == 0.5
+    assert written_down(unknown) is None and written_down(0.5) is None
+
+
+def test_a_buffer_that_the_program_reads_as_it_is_can_change() -> None:
+    module = torch.nn.Module()
+    module.register_buffer("scale", torch.tensor(0.5))
+    graph = fx.Graph(module)
+    scale = graph.get_attr("scale")
+    graph.call_function(torch.ops.aten.mul.Tensor, (scale, scale))
+    assert written_down(scale) is None and constant(scale) is None
