@@ -25,8 +25,8 @@ class MaskArguments:
     ``mean_rows``: bool, broadcasts to (B, 1, Q, 1), query rows whose result is the mean of V: the
     operator computes it if their query is 0. ``void_rows``: bool, broadcasts to (B, N, Q, 1), rows
     of nothing but -inf whose result is to be ``void``: NaN in a hand-written softmax, and SDPA's 0 where the
-    operator can't give it. None where there are no such rows. ``nan_rows``: of these, those that are NaN
-    although a sink has made 0 of ``void_rows``.
+    operator can't give it. ``nan_rows``: rows of nothing but -inf that are NaN although ``void`` is the 0 of
+    a sink. None where there are no such rows.
     """
 
     tensors: dict[str, fx.Node]
@@ -79,9 +79,7 @@ class MaskLowering:
         plain: dict[str, Any] = {"sparse_mode": plan.sparse_mode}
         if plan.sparse_mode == 4:
             plain |= {"pre_tokens": plan.pre_tokens, "next_tokens": plan.next_tokens}
-        rows = self._zero_rows(emitter, plan) if zeros else _rows(emitter, plan, site)
-        if site.nan_if_void and (meaning.dropped == "inf" or meaning.at_run_time or meaning.by_head):
-            rows["nan_rows"] = emitter.emit_void_rows(plan)
+        rows = self._zero_rows(emitter, plan, site) if zeros else _rows(emitter, plan, site)
         return MaskArguments(tensors, plain, plan.words, _lengths_in_words(plan), meaning, **rows)
 
     def _seen(self, mask: MaskTerm) -> MaskTerm:
@@ -106,12 +104,13 @@ class MaskLowering:
             raise Declined(str(error)) from error
         return node
 
-    def _zero_rows(self, emitter: MaskEmitter, plan: MaskPlan) -> dict[str, Any]:
+    def _zero_rows(self, emitter: MaskEmitter, plan: MaskPlan, site: AttentionSite) -> dict[str, Any]:
         """Rows with nothing to attend, which are to be 0 and not the mean of V: a sink takes all of them."""
         rows = emitter.emit_empty_rows(plan)
         if plan.patch_void_rows:
             rows = self._either(rows, emitter.emit_void_rows(plan))
-        return {"void_rows": rows}
+        nan = emitter.emit_void_rows(plan) if site.nan_if_void and _may_be_void(plan.meaning) else None
+        return {"void_rows": rows, "nan_rows": nan}
 
     def _either(self, a: fx.Node | None, b: fx.Node | None) -> fx.Node | None:
         if a is None or b is None:
@@ -121,6 +120,11 @@ class MaskLowering:
     def causal_mask(self, device: torch.device) -> fx.Node:
         """The 2048 x 2048 triangle that modes 2 to 4 take, one per device."""
         return self._shared.once(("causal", device), lambda: causal_mask_node(self._module, device))
+
+
+def _may_be_void(meaning: MaskMeaning) -> bool:
+    """Whether a row may hold nothing but -inf; one that is masked with finite numbers holds these."""
+    return meaning.dropped == "inf" or meaning.at_run_time or meaning.by_head
 
 
 def _rows(emitter: MaskEmitter, plan: MaskPlan, site: AttentionSite) -> dict[str, Any]:

@@ -89,9 +89,11 @@ def _by_block(
     (batch, columns), (first, *others) = fresh(shape(index)), fresh(shape(cache)[1:])
     frame = _after(chain, axes, (batch, columns, first, *others))
     form: Form | None = None
-    if _is(axes, frame, layout, batch, (*columns, *first), (sum(others, ()),)):
+    if _consists_of(axes, frame, layout, batch, (*columns, *first), (sum(others, ()),)):
         form = "BnBsH"
-    elif len(others) == 2 and _is(axes, frame, layout, batch, (*columns, *others[0]), (first, others[1])):
+    elif len(others) == 2 and _consists_of(
+        axes, frame, layout, batch, (*columns, *others[0]), (first, others[1])
+    ):
         form = "BnNBsD"
     if form is None:
         return None
@@ -113,7 +115,7 @@ def _by_row(
     (batch, tokens), row = fresh((slots.batch, slots.tokens)), fresh(shape(cache)[1:])
     start = (batch, tokens) if len(shape(index)) == 2 else ((*batch, *tokens),)
     frame = _after(chain, axes, (*start, *row))
-    if not _is(axes, frame, layout, batch, tokens, (sum(row, ()),)):
+    if not _consists_of(axes, frame, layout, batch, tokens, (sum(row, ()),)):
         return None
     return Gathered(gather, cache, slots.table, slots.block_size, "BnBsH", True, slots.tokens)
 
@@ -129,10 +131,12 @@ def _after(chain: list[fx.Node], axes: Axes, frame: Frame) -> Frame | None:
     return frame
 
 
-def _is(axes: Axes, frame: Frame | None, layout: str, batch: Dim, tokens: Dim, rest: tuple[Dim, ...]) -> bool:
-    """Whether ``frame``, that of keys in ``layout``, is made of these axes.
+def _consists_of(
+    axes: Axes, frame: Frame | None, layout: str, batch: Dim, tokens: Dim, rest: tuple[Dim, ...]
+) -> bool:
+    """Whether ``frame``, that of keys or values in ``layout``, consists of these axes.
 
-    ``rest``: heads and head dim, or the one axis that holds both, heads first.
+    ``rest``: heads and head dim, or one that both are parts of, heads first.
     """
     if frame is None or len(frame) != 4:
         return False

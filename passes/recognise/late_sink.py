@@ -66,8 +66,8 @@ def _gate(logsumexp: fx.Node) -> LateSink | None:
     gate = _after_casts(joined)
     if not is_call(gate, aten.sigmoid):
         return None
-    output = _after_casts(gate)
-    if not keepdim and is_call(output, aten.unsqueeze) and argument(output, 1, "dim") in (-1, _rank(gate)):
+    output, rank = _after_casts(gate), len(shape(gate))
+    if not keepdim and is_call(output, aten.unsqueeze) and argument(output, 1, "dim") in (-1, rank):
         output = _after_casts(output)
     if not is_call(output, aten.mul.Tensor):
         return None
@@ -75,10 +75,6 @@ def _gate(logsumexp: fx.Node) -> LateSink | None:
         if is_tensor(product) and _is_column_beside(other, product) and _comes_from(other, gate):
             return LateSink(logsumexp, joined, sink, keepdim, product, output)
     return None
-
-
-def _rank(node: fx.Node) -> int:
-    return len(shape(node))
 
 
 def _after_casts(node: fx.Node) -> fx.Node | None:

@@ -9,8 +9,9 @@ import torch
 from torch import fx
 
 from npu_compile.passes.axes import Axes, Axis, Frame
+from npu_compile.passes.constant import is_symbolic
 from npu_compile.passes.recognise.product import Product, match_product
-from npu_compile.passes.recognise.score_steps import Step, is_symbolic, steps_to
+from npu_compile.passes.recognise.score_steps import Step, steps_to
 from npu_compile.passes.recognise.where_from import operator_name
 from npu_compile.passes.site import MaskTerm, Operand
 from npu_compile.passes.specialise import specialised

@@ -106,7 +106,7 @@ class Count:
 class Counting(TorchDispatchMode):
     """Counts the attention computations of what runs inside of it, into ``count``.
 
-    ``uses`` is told of every operator that runs; its names are the attention computations that it ends.
+    ``uses`` is told of every operator that runs, and of the attention computations that it ends.
     """
 
     supports_higher_order_operators = True

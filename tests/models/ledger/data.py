@@ -28,7 +28,7 @@ class Record:
     ``outside``: those of the run that were in no graph; ``lowered``, ``left`` by reason and ``unlisted`` add
     up to ``traced``; ``surplus``: lowered, but not counted. ``where``: the lines that what is left comes
     from. ``rows``: what was lowered to, by operator, layout, sparse mode and mask.
-    ``graphs`` and ``eager_graphs``: of ours and of backend="eager".
+    ``graphs`` and ``eager_graphs``: of ours and of backend="eager"; 0 where that was not run.
     """
 
     type: str

@@ -20,7 +20,7 @@ class Wanted:
     again: bool = False
     only_failing: bool = False
     baseline: bool = False
-    """Run backend="eager" beside ours."""
+    """Run backend="eager" beside ours where we have several graphs."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ Each sentence stands with the lines that show it: a folder's modeling file, a li
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from tests.models.ledger.measure import without_names
 
 
 @dataclass(frozen=True)
@@ -167,5 +168,5 @@ REASONS: dict[str, tuple[Because, ...]] = {
 
 
 def why(reason: str) -> tuple[Because, ...]:
-    """What is known of ``reason``, in which an operator may carry its number in the graph."""
-    return REASONS.get(re.sub(r"_\d*\b", "", reason), ())
+    """Why ``reason`` is true, whatever number an operator in it has in its graph; empty if not known."""
+    return REASONS.get(without_names(reason), ())

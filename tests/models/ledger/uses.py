@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 
 @dataclass(frozen=True)
 class Step:
-    """An operator that ran, by the memory it read and wrote; ``names`` are what it may be of use for."""
+    """An operator that ran: the memory it read and wrote, and what it is asked for by (``names``)."""
 
     read: frozenset[int]
     written: frozenset[int]
