@@ -20,6 +20,7 @@ from npu_compile.passes.recognise.late_sink import LateSink, late_sink
 from npu_compile.passes.recognise.placing import placed, views_to
 from npu_compile.passes.recognise.probabilities import Weighted, weighted_by
 from npu_compile.passes.recognise.scores import Beside, Scores, scores_of
+from npu_compile.passes.recognise.where_from import operator_name
 from npu_compile.passes.recognise.zeroed import is_mask_of
 from npu_compile.passes.site import MaskTerm, Operand, Views
 from npu_compile.passes.values import (
@@ -100,6 +101,10 @@ def _with_late_sink(scores: Scores, late: LateSink, weighted: Weighted) -> Score
     same_rows = scores.axes.resolve(weighted.frame)[:-1] == scores.axes.resolve(rows)
     if weighted.zeroed or late.product is not weighted.node or not same_rows:
         raise Declined("the log-sum-exp of the scores scales something else than the product with V")
+    # Also whoever writes to it through a view: what the gate scales is then not the product any more.
+    others = sorted({operator_name(user) for user in late.product.users if user is not late.output})
+    if others:
+        raise Declined(f"the product with V is also used by {', '.join(others)}, without its sink")
     frame = (*rows, ()) if late.keepdim else rows
     return replace(scores, sink=Beside(operand(late.sink, late.joined), frame))
 

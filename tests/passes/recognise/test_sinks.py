@@ -128,6 +128,16 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
         lambda q, k, v, s: gate_of(x := q[:, :, :N] @ k.mT, s).transpose(1, 2) * (x.softmax(-1) @ v),
         "also used by logsumexp",
     ),
+    "the product with V is returned besides": (
+        lambda q, k, v, s: torch.stack(
+            [y := (x := q @ k.mT).softmax(-1) @ v, gate_of(x, s) * y],
+        ),
+        "the product with V is also used by stack",
+    ),
+    "the product with V is written to through a view": (
+        lambda q, k, v, s: gate_of(x := q @ k.mT, s) * ((y := x.softmax(-1) @ v), y[:, :, 0].zero_())[0],
+        "the product with V is also used by select",
+    ),
     "the sum over queries": (
         lambda q, k, v, s: (
             (x := q @ k.mT).softmax(-1) @ v * (x.logsumexp(-2) - s.view(1, -1, 1)).sigmoid()[..., :1, None]
