@@ -143,6 +143,13 @@ def _copied_input(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def is_float_cast(node: fx.Node) -> bool:
+    """Whether ``node`` holds the floats of its input in a dtype of floats."""
+    if not is_call(node, aten.to, aten._to_copy) or not is_tensor(node.args[0]):
+        return False
+    return value(node).dtype.is_floating_point and value(node.args[0]).dtype.is_floating_point
+
+
 def drops(node: fx.Node) -> bool:
     """Whether a dropout call really drops something."""
     return argument(node, 1, "p", 0.5) != 0 and argument(node, 2, "train", True) is not False

@@ -18,12 +18,12 @@ from npu_compile.passes.values import (
     aten,
     drops,
     is_call,
+    is_float_cast,
     node_input,
     only_user,
     same,
     same_value_input,
     shape,
-    value,
 )
 
 
@@ -68,7 +68,7 @@ def weighted_by(softmax: fx.Node, axes: Axes, frame: Frame, has_sink: bool = Fal
             frame = moved
         elif (mask := zeroed_where(user, current)) is not None and not has_sink:
             zeroed.append(Beside(MaskTerm("drop", mask), frame))
-        elif not _casts(user) and same_value_input(user) is not current:
+        elif not is_float_cast(user) and same_value_input(user) is not current:
             raise Declined(
                 f"the attention probabilities are changed by {operator_name(user)} before they meet V"
             )
@@ -90,10 +90,6 @@ def _weighted(product: Product, probabilities: fx.Node, frame: Frame) -> Weighte
     summed = frozenset(axis for letter in product.summed for axis in named[letter])
     value_frame, out = (tuple(named.get(letter, ()) for letter in letters) for letters in (theirs, result))
     return Weighted(product.node, values, value_frame, out, summed)
-
-
-def _casts(node: fx.Node) -> bool:
-    return is_call(node, aten.to, aten._to_copy) and value(node).dtype.is_floating_point
 
 
 def _drops_last(node: fx.Node) -> bool:

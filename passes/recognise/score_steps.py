@@ -17,6 +17,7 @@ from npu_compile.passes.values import (
     argument,
     aten,
     is_call,
+    is_float_cast,
     is_tensor,
     node_input,
     same,
@@ -56,13 +57,8 @@ def steps_to(node: fx.Node) -> Iterator[Step]:
     """The ways to read ``node`` as something done to scores: two for a sum, either side may be the scores."""
     if (source := same_value_input(node)) is not None:
         yield Step(source)
-    elif is_call(node, aten.to, aten._to_copy):
-        if (
-            value(node).dtype.is_floating_point
-            and is_tensor(node.args[0])
-            and value(node.args[0]).dtype.is_floating_point
-        ):
-            yield Step(node.args[0])
+    elif is_float_cast(node):
+        yield Step(node_input(node))
     elif is_reshape(node) or permutation_of(node) is not None:
         yield Step(node_input(node), moves=True)
     else:

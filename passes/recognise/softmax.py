@@ -97,9 +97,11 @@ def _with_late_sink(scores: Scores, late: LateSink, weighted: Weighted) -> Score
         raise Declined("two sinks join the scores")
     if scores.shifted:
         raise Declined("the row maximum is taken off the scores before a sink")
+    if weighted.zeroed:
+        raise Declined("the attention probabilities are set to 0 where scores were masked, before a sink")
     rows = scores.frame[:-1]
     same_rows = scores.axes.resolve(weighted.frame)[:-1] == scores.axes.resolve(rows)
-    if weighted.zeroed or late.product is not weighted.node or not same_rows:
+    if late.product is not weighted.node or not same_rows:
         raise Declined("the log-sum-exp of the scores scales something else than the product with V")
     # Also whoever writes to it through a view: what the gate scales is then not the product any more.
     others = sorted({operator_name(user) for user in late.product.users if user is not late.output})

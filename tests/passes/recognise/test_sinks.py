@@ -120,6 +120,13 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
         lambda q, k, v, s: gate_of(x := (y := q @ k.mT) - y.amax(-1, keepdim=True), s) * (x.softmax(-1) @ v),
         "taken off the scores before a sink",
     ),
+    "probabilities set to 0 before a sink behind V": (
+        lambda q, k, v, s: (
+            gate_of(x := (q @ k.mT).masked_fill(m := torch.ones(Q, K).triu(1) > 0, -1e9), s)
+            * (x.softmax(-1).masked_fill(m, 0.0) @ v)
+        ),
+        "set to 0 where scores were masked, before a sink",
+    ),
     "the gate scales something else": (
         lambda q, k, v, s: gate_of(x := q @ k.mT, s) * q + x.softmax(-1) @ v,
         "scales something else than the product with V",
