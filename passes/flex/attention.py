@@ -55,9 +55,11 @@ def write_out_flex_attention(module: fx.GraphModule) -> None:
 
     Others stay; the reason is in their ``meta[LEFT_BECAUSE]``.
     """
-    calls = [node for node in module.graph.nodes if is_flex_attention(node)]
-    if not calls:
+    if not any(is_flex_attention(node) for node in module.graph.nodes):
         return
+    # flex_attention scales the log-sum-exp for its caller, who may not want it.
+    remove_dead_code(module.graph)
+    calls = [node for node in module.graph.nodes if is_flex_attention(node)]
     shared = SharedCalls(module.graph, Writes(module.graph))
     for node in calls:
         try:

@@ -14,6 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import npu_compile
 from npu_compile.passes.flex.attention import is_flex_attention, write_out_flex_attention
 from npu_compile.passes.recognise import recognise
+from npu_compile.passes.values import aten
 from tests.passes.flex.oracle import oracle
 from tests.passes.flex.test_attention import B, D, N, compiled, near, passed, qkv
 from tests.passes.graphs import aten_graph, random
@@ -260,3 +261,15 @@ def test_a_returned_log_sum_exp_is_left() -> None:
     write_out_flex_attention(module)
     (refusal,) = recognise(module.graph).refusals
     assert "log-sum-exp" in refusal.reason and refusal.form == "flex"
+
+
+def test_a_log_sum_exp_that_nothing_reads_is_no_reason() -> None:
+    module, _ = traced(Q, K, with_lse=True)
+    (output,) = module.graph.find_nodes(op="output")
+    results: Any = output.args[0]
+    attention, lse = results
+    with module.graph.inserting_before(output):
+        module.graph.call_function(aten.mul.Tensor, (lse, 2.0))
+    output.args = ((attention,),)
+    write_out_flex_attention(module)
+    assert not any(is_flex_attention(node) for node in module.graph.nodes)
