@@ -31,6 +31,10 @@ from .passes.recognise import recognise
 from .passes.site import SiteOutcome
 from .passes.strides import keep_strides
 
+GRADIENTS = (
+    "left differentiable, attention and all: gradients are needed. Under torch.no_grad() it is lowered"
+)
+
 
 @dataclass
 class Compiled:
@@ -67,7 +71,7 @@ def run_passes(
     """
     ensure_graph_ops()
     if is_training(example_inputs):
-        return _left(module, "gradients are needed: attention is left differentiable", context_parallel)
+        return _left(module, GRADIENTS, context_parallel)
     timings: dict[str, float] = {}
     try:
         with _timed(timings, "normalise"):

@@ -40,7 +40,10 @@ def _layout(report: Report) -> RenderableType:
 
 def _graph(graph: GraphReport) -> Iterator[RenderableType]:
     facts = [f"graph {graph.name}", f"target {graph.target}", graph.execution]
-    facts.append(f"{len(graph.lowered)} of {len(graph.sites)} lowered" if graph.sites else "no attention")
+    if graph.sites:
+        facts.append(f"{len(graph.lowered)} of {len(graph.sites)} lowered")
+    elif not graph.notes:
+        facts.append("no attention")
     if graph.timings:
         facts.append(f"{sum(graph.timings.values()):.2f} s")
     yield Text("\n" + " · ".join(filter(None, facts)), style="bold cyan")

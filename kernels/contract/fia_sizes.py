@@ -24,7 +24,9 @@ def divisible(call: FiaCall) -> Any:
 
 
 @rule(
-    "fia.num_heads.ratio", "num_heads", "it is at most 64 per key/value head, but for MLA's one latent head"
+    "fia.num_heads.ratio",
+    "num_heads",
+    "it is at most 64 per key/value head, except for MLA's one latent head",
 )
 def ratio(call: FiaCall) -> Any:
     if not proven(call.heads > 64 * call.kv_heads) or (call.rope and call.kv_heads == 1):

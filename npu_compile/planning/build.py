@@ -40,6 +40,17 @@ def _no_first_values() -> AbstractContextManager[Any]:
     return skipped
 
 
+def unknown_architectures(config: Any, model: Any) -> tuple[str, ...]:
+    """A note where the config names model classes that transformers doesn't have."""
+    import transformers
+
+    named = config.architectures or ()
+    if not named or any(hasattr(transformers, name) for name in named):
+        return ()
+    missing = ", ".join(named)
+    return (f"transformers has no {missing}: planned as {type(model).__name__}, by the model type",)
+
+
 def class_of(config: Any) -> Any:
     """The model class that the config names, or what transformers uses for the model type by itself."""
     import transformers

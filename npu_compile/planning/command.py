@@ -26,7 +26,7 @@ def _sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default=Target.ASCEND910B.value, help=f"{names} (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=1, help="requests at once (default: %(default)s)")
     parser.add_argument(
-        "--prompt", type=int, help="tokens of a request (default: 4096, or what there is room for)"
+        "--prompt", type=int, help="tokens of a request (default: 4096, or what there are positions for)"
     )
     parser.add_argument("--cache", type=int, help="positions of the static cache (default: twice the prompt)")
     parser.add_argument(
@@ -41,6 +41,7 @@ def run(given: argparse.Namespace) -> int:
     from .planner import plan
 
     try:
+        _check_files(json=given.json, html=given.html)
         made = plan(
             given.config,
             target=given.target,
@@ -58,6 +59,21 @@ def run(given: argparse.Namespace) -> int:
         print(f"npu-compile: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _check_files(**files: str | None) -> None:
+    """Before a minute is spent on a plan that has no place to go to, or half of one."""
+    seen: dict[Path, str] = {}
+    for argument, path in files.items():
+        if path is None:
+            continue
+        if not Path(path).parent.is_dir():
+            raise AscendFiaError(argument, path, "its folder doesn't exist")
+        if Path(path).is_dir():
+            raise AscendFiaError(argument, path, "it is the file to write, not a folder")
+        other = seen.setdefault(Path(path).resolve(), argument)
+        if other != argument:
+            raise AscendFiaError(argument, path, f"it is another file than that of --{other}")
 
 
 def _write(argument: str, path: str, text: str) -> None:

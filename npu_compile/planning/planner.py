@@ -19,6 +19,7 @@ from ..option_kinds import Choice
 from ..passes.site import SiteOutcome
 from ..passes.values import is_call
 from ..report import GraphReport, Report
+from .build import unknown_architectures
 from .config import load_config
 from .cost import Cost, call_cost, program_cost, total
 from .depth import Depth, shortened
@@ -72,7 +73,7 @@ def plan(
         no_estimate=no_estimate,
         stacks=tuple(_stacks(depth, planned)),
         steps=planned,
-        notes=notes,
+        notes=(*unknown_architectures(loaded, depth.model), *notes),
         seconds=time.perf_counter() - start,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from npu_compile.kernels.targets import Target
@@ -31,6 +32,8 @@ from npu_compile.passes.lower.masks import MaskArguments
 from npu_compile.passes.lower.shared import Shared
 from npu_compile.passes.site import AttentionSite
 from npu_compile.passes.values import aten, is_call, node_input, same, shape, value
+
+_FINITE = (torch.finfo(torch.float32).min, torch.finfo(torch.float32).max)
 
 
 def sink_candidates(
@@ -55,6 +58,8 @@ def sink_candidates(
 def joined_by_sink(graph: fx.Graph, fused: fx.Node, result: fx.Node, sink: fx.Node) -> fx.Node:
     """The (B, N, Q, D_v) result without the share of the softmax that ``sink`` takes."""
     lse = call(graph, operator.getitem, fused, 1)
+    # Rows without a key have an infinite one; with an infinite sink the difference would be NaN.
+    lse = call(graph, aten.clamp.default, lse, *_FINITE)
     kept = call(graph, aten.sigmoid.default, call(graph, aten.sub.Tensor, lse, sink))
     product = call(graph, aten.mul.Tensor, result, kept)
     wanted = value(result).dtype

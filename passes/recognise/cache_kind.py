@@ -13,7 +13,10 @@ CacheKind = Literal["none", "static", "dynamic"]
 
 
 def cache_kind(key: Operand, writes: Writes, inputs: dict[int, fx.Node]) -> CacheKind:
-    """``static``: a graph input that the graph writes to. ``dynamic``: an input and new tokens together."""
+    """``static``: a graph input that the graph writes to, or takes as it is, such as the keys of an encoder.
+
+    ``dynamic``: an input and new tokens together.
+    """
     if storage(key.node) in inputs and (writes.to(key.node) or key.node.op == "placeholder"):
         return "static"
     if is_call(key.node, aten.cat) and any(

@@ -89,6 +89,11 @@ def test_the_table_says_everything(report):
         assert part in text
 
 
+def test_a_graph_that_was_not_looked_at_is_not_said_to_have_no_attention():
+    text = render(Report((GraphReport("0/0", notes=("left differentiable: gradients are needed",)),)), 120)
+    assert "left differentiable" in text and "no attention" not in text
+
+
 def test_str_is_the_table(report):
     assert str(report) == render(report)
 

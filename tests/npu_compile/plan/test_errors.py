@@ -56,6 +56,28 @@ def test_a_folder_without_a_config(tmp_path):
         npu_compile.plan(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("files", "argument", "rule"),
+    [
+        (("--json", "p.json", "--html", "nowhere/p.html"), "html", "its folder doesn't exist"),
+        (("--json", "."), "json", "not a folder"),
+        (("--json", "p", "--html", "./p"), "html", "another file than that of --json"),
+    ],
+)
+def test_files_are_checked_before_anything_is_planned(files, argument, rule, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "--config", "nowhere.json", *files]) == 2
+    told = capsys.readouterr().err
+    assert argument in told and rule in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_architectures_are_told():
+    made = npu_compile.plan({**LLAMA, "architectures": ["FooForCausalLM"]}, target="cpu", prompt=17)
+    assert made.model == "LlamaForCausalLM"
+    assert any("no FooForCausalLM" in note for note in made.notes)
+
+
 def test_the_command_prints_the_error_and_exits_with_2(capsys, tmp_path):
     assert main(["plan", "--config", str(tmp_path / "none.json")]) == 2
     error = capsys.readouterr().err

@@ -137,6 +137,26 @@ def test_bounds_that_leave_nothing_of_a_row_behind_v_give_nan() -> None:
     torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("spelling", [attend, attend_gated])
+def test_a_sink_of_minus_infinity_is_none(spelling: Callable[..., Tensor]) -> None:
+    """A row with nothing to attend is 0 and not NaN, which the next layer would hand on."""
+    sinks = torch.tensor([-1.0, -math.inf, 2.0, -math.inf])
+
+    def attend_kept(q: Tensor, k: Tensor, v: Tensor, keep: Tensor, s: Tensor) -> Tensor:
+        return spelling(q, k, v, torch.where(keep, 0.0, LOWEST), s)
+
+    inputs = operands(5)
+    keep = torch.ones(B, 1, 5, K, dtype=torch.bool)
+    keep[0, :, :, 9:] = False
+    keep[1, :, 2] = False
+    module, outcome = lowered(attend_kept, *inputs, keep, sinks)
+    assert outcome.op == "npu_fused_infer_attention_score"
+    got = module(*inputs, keep, sinks).double()
+    wanted = oracle(*inputs, torch.where(keep, 0.0, -math.inf), sinks)
+    wanted[1, :, 2] = 0
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
+
+
 def test_one_token() -> None:
     inputs, mask = operands(1), torch.zeros(B, 1, 1, K)
     module, _ = lowered(attend, *inputs, mask, SINKS)
