@@ -44,6 +44,17 @@ def outputs_of(result: Any) -> Outputs:
     return []
 
 
+def plainly(forward: Forward) -> Forward:
+    """``forward`` without a compiler: transformers has flex_attention compiled by itself."""
+
+    @functools.wraps(forward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.compiler.set_stance("force_eager"):
+            return forward(*args, **kwargs)
+
+    return run
+
+
 def prefill(built: Built, forward: Forward) -> Outputs:
     return outputs_of(forward(**built.inputs))
 
@@ -92,7 +103,7 @@ def _decode(
     in between."""
     cache, ids, inputs = _prepare(built, make_cache)
     text = _text(built, ids, LENGTH + steps)
-    found = _step(built.model.forward, {**inputs, ids: text[:, :LENGTH]}, cache)
+    found = _step(plainly(built.model.forward), {**inputs, ids: text[:, :LENGTH]}, cache)
     if between is not None:
         between(cache)
     for position in range(LENGTH, LENGTH + steps):
@@ -127,7 +138,7 @@ def _prepare(built: Built, make_cache: MakeCache) -> tuple[Any, str, Inputs]:
         encoder = built.model.get_encoder()
         if "inputs" in given:
             given = {encoder.main_input_name: given["inputs"]}
-        encoded = encoder(**given)
+        encoded = plainly(encoder)(**given)
         crossed = make_cache(_without_windows(decoder), encoded[0].shape[1])
         cache = EncoderDecoderCache(make_cache(decoder, CACHE_LENGTH), crossed)
         return cache, "decoder_input_ids", {"encoder_outputs": encoded}

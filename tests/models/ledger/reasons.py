@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.models.ledger.measure import without_names
-
 
 @dataclass(frozen=True)
 class Line:
@@ -68,19 +66,9 @@ _SEVERAL_USES = (
         (Line("vits", 945, "_absolute_position_to_relative_position(attn_probs)"),),
     ),
 )
-_ZEROED = (
-    Because(
-        "The probabilities are set to 0 in the places of the mask.",
-        (
-            Line("fastspeech2_conformer", 450, "masked_fill(attention_mask, 0.0)"),
-            Line("sew_d", 489, "output.masked_fill_(rmask, 0)"),
-        ),
-    ),
-)
 
 REASONS: dict[str, tuple[Because, ...]] = {
     "softmax: the attention probabilities are used more than once (for example, returned)": _SEVERAL_USES,
-    "softmax: the attention probabilities are changed by masked_fill before they meet V": _ZEROED,
     "softmax: the attention probabilities are set to 0 where one of several masks is": (
         Because(
             "Scores by relative positions are added before the mask; for all that the compiler knows they "
@@ -103,18 +91,6 @@ REASONS: dict[str, tuple[Because, ...]] = {
             ),
         ),
     ),
-    "softmax: the scores are also used by logsumexp": (
-        Because(
-            "The sink is joined behind V, by the rows' log-sum-exp.",
-            (Line("granite_swa", 111, "torch.logsumexp(attn_weights, dim=-1)"),),
-        ),
-    ),
-    "softmax: the scores are also used by reshape_as": (
-        Because(
-            "A bias takes its shape from them; their values are not read.",
-            (Line("got_ocr2", 201, "decomposed_rel_pos.reshape_as(attn_weights)"),),
-        ),
-    ),
     "softmax: the scores are multiplied or divided by a tensor": (
         Because(
             "The scores are multiplied by the causal mask, 1 and 0, before -10000 is added where it is 0.",
@@ -126,21 +102,6 @@ REASONS: dict[str, tuple[Because, ...]] = {
                 Line("gemma3n", 503, "logits / softcap_val"),
                 Line("gemma4", 337, "attn_weights / self.softcap"),
             ),
-        ),
-    ),
-    "softmax: the scores are scaled by a tensor after a mask was added": (
-        Because(
-            "Scores by relative positions have been added when they are soft-capped by a buffer's number.",
-            (
-                Line("gemma4", 336, "matrix_ac + matrix_bd"),
-                Line("gemma4", 337, "attn_weights / self.softcap"),
-            ),
-        ),
-    ),
-    "softmax: the scores are clamped after a mask was added": (
-        Because(
-            "What the mask makes of them is kept from falling below the smallest number.",
-            (Line("xglm", 211, "+ attention_mask"), Line("xglm", 212, "torch.max(")),
         ),
     ),
     "softmax: the scores are put beside other scores": (
@@ -165,8 +126,3 @@ REASONS: dict[str, tuple[Because, ...]] = {
         ),
     ),
 }
-
-
-def why(reason: str) -> tuple[Because, ...]:
-    """Why ``reason`` is true, whatever number an operator in it has in its graph; empty if not known."""
-    return REASONS.get(without_names(reason), ())
