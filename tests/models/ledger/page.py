@@ -89,8 +89,8 @@ def _reasons(runs: Sequence[Record]) -> Iterable[str]:
 
 
 def _faults(runs: Sequence[Record]) -> Iterable[str]:
-    yield '*The eager backend differs* (or raises): so does backend="eager", from the plain model, and is then what'
-    yield "ours is compared with. A *mismatch* would be a fault of ours.\n"
+    yield '*The eager backend differs* (or raises): so does backend="eager", from the plain model, and it is'
+    yield "then what ours is compared with. A *mismatch* would be a fault of ours.\n"
     yield "| type | attention | case | what |"
     yield "|---|---|---|---|"
     for run in sorted(runs, key=lambda run: (run.status, run.type, run.attention)):
