@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, TypeGuard
 
 import torch
@@ -11,8 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from npu_compile.passes.specialise import specialised
 from npu_compile.passes.values import aten, is_call, is_tensor, same_value_input, value, written_through
-
-_COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 
 
 def is_symbolic(node: Any) -> TypeGuard[fx.Node]:
@@ -33,8 +30,11 @@ def constant(given: Any) -> float | None:
         return None
     if (held := number_in(written_down(given))) is not None:
         return constant(held)
-    number = _filled_with(given) if is_tensor(given) else None
-    return None if number is None else _as_held_in(value(given).dtype, number)
+    if not is_tensor(given) or value(given).dtype == torch.bool or value(given).dtype.is_complex:
+        return None
+    number = _filled_with(given)
+    held = None if number is None else rounded(number, value(given).dtype)
+    return None if held is None else float(held)
 
 
 def _filled_with(node: fx.Node) -> float | None:
@@ -52,12 +52,17 @@ def _filled_with(node: fx.Node) -> float | None:
     return None
 
 
-def _as_held_in(dtype: torch.dtype, number: float) -> float | None:
-    """``number`` as a tensor rounds it: 0.1 is another number in bfloat16, and 0.5 is 0 among integers."""
-    if dtype in (torch.bool, *_COMPLEX) or not (dtype.is_floating_point or math.isfinite(number)):
+def rounded(number: float, dtype: torch.dtype) -> float | None:
+    """``number`` as ``dtype`` holds it: float16 turns float32's minimum into -inf, and integers 0.5 into 0.
+
+    None where integers hold no such number, such as infinity.
+    """
+    whole = not dtype.is_floating_point
+    if whole and not -(2**63) <= number < 2**63:
         return None
     with unset_fake_temporarily():
-        return float(torch.tensor(number, dtype=torch.float64).to(dtype).item())
+        exact = torch.tensor(int(number)) if whole else torch.tensor(number, dtype=torch.float64)
+        return exact.to(dtype).item()
 
 
 def written_down(node: Any) -> torch.Tensor | None:

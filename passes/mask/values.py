@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from npu_compile.passes.constant import rounded
 from npu_compile.passes.mask import formula as logic
 from npu_compile.passes.mask.formula import FALSE, TRUE, Formula, conjunction, disjunction
 from npu_compile.passes.mask.linear import Held, Linear, any_of
@@ -182,7 +181,7 @@ def as_choice(value: Value, dtype: torch.dtype) -> Choice:
     if isinstance(value, Number) and value.linear.is_const:
         value = Choice.const(value.linear.const)
     if isinstance(value, Choice):
-        return value.map(lambda number: rounded(number, dtype))
+        return value.map(lambda number: _held(number, dtype))
     raise Unknown
 
 
@@ -196,16 +195,9 @@ def typed(found: Value, node: fx.Node) -> Value:
     return found
 
 
-def rounded(number: float, dtype: torch.dtype) -> float:
-    """``number`` as ``dtype`` holds it: float16 turns float32's minimum into -inf.
-
-    Raises:
-        Unknown: ``number`` has no integer value and ``dtype`` is an integer type.
-    """
-    if dtype.is_floating_point:
-        with unset_fake_temporarily():
-            return torch.tensor(number, dtype=torch.float64).to(dtype).item()
-    if not math.isfinite(number):
+def _held(number: float, dtype: torch.dtype) -> float:
+    """``number`` as ``dtype`` holds it. Raises Unknown where it can't."""
+    held = rounded(number, dtype)
+    if held is None:
         raise Unknown
-    with unset_fake_temporarily():
-        return torch.tensor(int(number)).to(dtype).item()
+    return held
