@@ -150,6 +150,11 @@ def is_float_cast(node: fx.Node) -> bool:
     return value(node).dtype.is_floating_point and value(node.args[0]).dtype.is_floating_point
 
 
+def casts_or_copies(node: fx.Node) -> bool:
+    """Whether ``node`` holds what its input does, at most in another dtype of floats."""
+    return is_float_cast(node) or same_value_input(node) is not None
+
+
 def drops(node: fx.Node) -> bool:
     """Whether a dropout call really drops something."""
     return argument(node, 1, "p", 0.5) != 0 and argument(node, 2, "train", True) is not False

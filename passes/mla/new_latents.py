@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from npu_compile.passes.values import argument, aten, is_call, is_tensor, same, same_value_input, shape, value
+from npu_compile.passes.values import argument, aten, casts_or_copies, is_call, is_tensor, same, shape
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,8 @@ def _every_other(node: fx.Node, first: int) -> fx.Node | None:
 
 def _uncast(node: fx.Node) -> fx.Node:
     """``node`` from before casts between float dtypes."""
-    while is_call(node, aten.to, aten._to_copy) or same_value_input(node) is not None:
-        source = argument(node, 0, "self")
-        if not value(source).dtype.is_floating_point:
-            break
-        node = source
+    while casts_or_copies(node):
+        node = argument(node, 0, "self")
     return node
 
 

@@ -13,13 +13,12 @@ from torch import fx
 from npu_compile.passes.values import (
     argument,
     aten,
+    casts_or_copies,
     is_call,
-    is_float_cast,
     is_tensor,
     only_user,
     same,
     same_shape,
-    same_value_input,
     shape,
 )
 
@@ -80,19 +79,15 @@ def _gate(logsumexp: fx.Node) -> LateSink | None:
 def _after_casts(node: fx.Node) -> fx.Node | None:
     """The one reader of ``node``, behind casts and copies."""
     user = only_user(node)
-    while user is not None and _casts_or_copies(user):
+    while user is not None and casts_or_copies(user):
         user = only_user(user)
     return user
-
-
-def _casts_or_copies(node: fx.Node) -> bool:
-    return is_float_cast(node) or same_value_input(node) is not None
 
 
 def _comes_from(node: Any, source: fx.Node) -> bool:
     """Whether ``node`` is ``source`` behind casts, copies and a last axis of 1."""
     while is_tensor(node) and node is not source:
-        if not _casts_or_copies(node) and not is_call(node, aten.unsqueeze):
+        if not casts_or_copies(node) and not is_call(node, aten.unsqueeze):
             return False
         node = node.args[0]
     return node is source
