@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import fx
 
-from npu_compile.passes.axes import Axes, Dim, Frame, fresh, is_reshape, permutation_of
+from npu_compile.passes.axes import Axes, Frame, fresh, is_reshape, permutation_of
 from npu_compile.passes.paged.table_index import NotSlots, table_slots
 from npu_compile.passes.values import argument, aten, is_call, is_tensor, same, same_value_input, shape, value
 
@@ -87,15 +87,15 @@ def _by_block(
         return None
     axes = Axes()
     (batch, columns), (first, *others) = fresh(shape(index)), fresh(shape(cache)[1:])
-    frame = _after(chain, axes, (batch, columns, first, *others))
-    form: Form | None = None
-    if _consists_of(axes, frame, layout, batch, (*columns, *first), (sum(others, ()),)):
+    found = _after(chain, axes, (batch, columns, first, *others), layout)
+    if found is None:
+        return None
+    form: Form
+    if _merged(found) == axes.resolve((batch, (*columns, *first), sum(others, ()))):
         form = "BnBsH"
-    elif len(others) == 2 and _consists_of(
-        axes, frame, layout, batch, (*columns, *others[0]), (first, others[1])
-    ):
+    elif len(others) == 2 and found == axes.resolve((batch, (*columns, *others[0]), first, others[1])):
         form = "BnNBsD"
-    if form is None:
+    else:
         return None
     size = shape(cache)[1 if form == "BnBsH" else 2]
     return Gathered(gather, cache, index, size, form, False, shape(index)[1] * size)
@@ -114,35 +114,30 @@ def _by_row(
     axes = Axes()
     (batch, tokens), row = fresh((slots.batch, slots.tokens)), fresh(shape(cache)[1:])
     start = (batch, tokens) if len(shape(index)) == 2 else ((*batch, *tokens),)
-    frame = _after(chain, axes, (*start, *row))
-    if not _consists_of(axes, frame, layout, batch, tokens, (sum(row, ()),)):
+    found = _after(chain, axes, (*start, *row), layout)
+    if found is None or _merged(found) != axes.resolve((batch, tokens, sum(row, ()))):
         return None
     return Gathered(gather, cache, slots.table, slots.block_size, "BnBsH", True, slots.tokens)
 
 
-def _after(chain: list[fx.Node], axes: Axes, frame: Frame) -> Frame | None:
-    """The axes of the last of ``chain``, which is read from its end."""
+def _after(chain: list[fx.Node], axes: Axes, frame: Frame, layout: str) -> Frame | None:
+    """The axes of keys or values in ``layout``, the first of ``chain``, as (B, S, N, D).
+
+    ``frame``: those of what the last of ``chain`` reads.
+    """
     for node in reversed(chain):
         if same_value_input(node) is None:
             after = axes.after(node, frame)
             if after is None:
                 return None
             frame = after
-    return frame
+    if len(frame) != 4:
+        return None
+    batch, second, third, width = axes.resolve(frame)
+    return (batch, third, second, width) if layout == "BNSD" else (batch, second, third, width)
 
 
-def _consists_of(
-    axes: Axes, frame: Frame | None, layout: str, batch: Dim, tokens: Dim, rest: tuple[Dim, ...]
-) -> bool:
-    """Whether ``frame``, that of keys or values in ``layout``, consists of these axes.
-
-    ``rest``: heads and head dim, or one that both are parts of, heads first.
-    """
-    if frame is None or len(frame) != 4:
-        return False
-    order = ("B", "N", "S", "D") if layout == "BNSD" else ("B", "S", "N", "D")
-    found = dict(zip(order, axes.resolve(frame), strict=True))
-    wanted_batch, wanted_tokens, *wanted_rest = axes.resolve((batch, tokens, *rest))
-    heads, width = found["N"], found["D"]
-    split = [(*heads, *width)] if len(rest) == 1 else [heads, width]
-    return (found["B"], found["S"], split) == (wanted_batch, wanted_tokens, wanted_rest)
+def _merged(frame: Frame) -> Frame:
+    """(B, S, N, D) as (B, S, H), heads first in H."""
+    batch, tokens, heads, width = frame
+    return batch, tokens, (*heads, *width)
