@@ -42,23 +42,26 @@ def _no_first_values() -> AbstractContextManager[Any]:
 
 def unknown_architectures(config: Any, model: Any) -> tuple[str, ...]:
     """A note where the config names model classes that transformers doesn't have."""
+    if not config.architectures or _named_class(config) is not None:
+        return ()
+    missing = ", ".join(config.architectures)
+    return (f"transformers has no {missing}: planned as {type(model).__name__}, by the model type",)
+
+
+def _named_class(config: Any) -> Any:
+    """The first model class that the config names and transformers has, or None."""
     import transformers
 
-    named = config.architectures or ()
-    if not named or any(hasattr(transformers, name) for name in named):
-        return ()
-    missing = ", ".join(named)
-    return (f"transformers has no {missing}: planned as {type(model).__name__}, by the model type",)
+    named = (getattr(transformers, name, None) for name in config.architectures or ())
+    return next((found for found in named if found is not None), None)
 
 
 def class_of(config: Any) -> Any:
     """The model class that the config names, or what transformers uses for the model type by itself."""
-    import transformers
     from transformers.models.auto import modeling_auto as auto
 
-    for name in config.architectures or ():
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
+    if (named := _named_class(config)) is not None:
+        return named
     mappings = (
         auto.MODEL_FOR_CAUSAL_LM_MAPPING,
         auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
