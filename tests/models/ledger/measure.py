@@ -162,7 +162,7 @@ def _settle(record: Record, built: Built, case: Case) -> None:
     try:
         with torch.no_grad():
             torch.manual_seed(0)
-            expected = case(double, built.model.forward)
+            expected = case(double, plainly(built.model.forward))
         error, argmax = difference(_compiled(double, case, Watched("ascend_fia")), expected)
     except Exception as failure:
         record.detail = f"in float64: {sentence(failure)}"

@@ -16,6 +16,7 @@ from npu_compile.hf.kv_views import KEYWORD, PackedKV
 from tests.models.cases import ids
 from tests.models.test_softcap import GEMMA2
 from tests.npu_compile.hf.drive import Recorder
+from tests.passes.graphs import random
 
 npu_compile.hf.register()
 
@@ -24,18 +25,17 @@ MODULE = SimpleNamespace(is_causal=True, training=False)
 IDS = ids(3, 54)
 
 
-def random(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+def qkv(queries: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    return random(B, N, queries, D), random(B, KV, keys, D, seed=1), random(B, KV, keys, D, seed=2)
 
 
 def attend(queries: int, keys: int, mask: Tensor | None = None, **arguments: Any) -> Tensor:
-    q, k, v = random(B, N, queries, D, seed=0), random(B, KV, keys, D, seed=1), random(B, KV, keys, D, seed=2)
-    return FiaAttention()(MODULE, q, k, v, mask, softcap=CAP, **arguments)[0]
+    return FiaAttention()(MODULE, *qkv(queries, keys), mask, softcap=CAP, **arguments)[0]
 
 
 def oracle(queries: int, keys: int, keep: Tensor) -> Tensor:
     """(B, Q, N, D) in float64, one row after the other; rows that keep nothing are 0."""
-    q, k, v = random(B, N, queries, D, seed=0), random(B, KV, keys, D, seed=1), random(B, KV, keys, D, seed=2)
+    q, k, v = qkv(queries, keys)
     out = torch.zeros(B, queries, N, D, dtype=torch.float64)
     keep = keep.expand(B, 1, queries, keys)
     for b in range(B):
